@@ -87,7 +87,7 @@ class HostState:
             raise ProbelineError(
                 f"the state is of lanes {values['first_lane']} to "
                 f"{values['first_lane'] + num_lanes - 1} of the batch, this host has {lanes.start} "
-                f"to {lanes.stop - 1}: it was saved by another number of hosts; use "
+                f"to {lanes.stop - 1}: it was saved by a different number of hosts; use "
                 "training.batches.states.reshard_states to divide it among these"
             )
         before, wanted = values["num_epochs"], config.num_epochs
@@ -174,7 +174,8 @@ def check_cursors(plan: Plan, cursors: np.ndarray, n_measurements: np.ndarray) -
     """Raises ProbelineError if a cursor is at a place that the lane does not have."""
     if (i := _find_impossible(plan, cursors, n_measurements)) >= 0:
         raise ProbelineError(
-            f"the iterator's state is damaged: the cursor of lane {plan.lane[i]} is out of range: {_CURE}"
+            f"the iterator's state is damaged: the cursor of lane {plan.lane[i]} is "
+            f"out of range: {_CURE}"
         )
 
 
@@ -197,7 +198,7 @@ def _find_impossible(plan, cursors, n_measurements):
 
 
 def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[dict[str, Any]]:
-    """Divides the states of all hosts of a run among another number of hosts.
+    """Divides the states of all hosts of a run among a different number of hosts.
 
     Args:
       states: of every host at one step, in any order.
