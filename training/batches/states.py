@@ -80,7 +80,7 @@ class HostState:
             raise ProbelineError(
                 "the iterator's state was saved with data of fingerprint "
                 f"{', '.join(missing)}, these have {', '.join(data)}: give the same files (a "
-                "mixture may have other weights, and further datasets), or begin a new run"
+                "mixture may have other weights, and further datasets), or start a new run"
             )
         lanes, num_lanes = config.lanes, len(values["datasets"][0]["cursors"])
         if (values["first_lane"], num_lanes) != (lanes.start, len(lanes)):
@@ -159,7 +159,7 @@ def _check_state(state: Any, fingerprint: str) -> None:
     if state.get("fingerprint") != fingerprint:
         raise ProbelineError(
             "the iterator's state was saved with options of fingerprint "
-            f"{state.get('fingerprint')}, these have {fingerprint}: use the same seed, "
+            f"{state.get('fingerprint')}, these have {fingerprint}: give the same seed, "
             "batch_size, crop_size and sampling options, or start a new run"
         )
     try:
