@@ -10,6 +10,7 @@ the end, with a record of each finished file, so that a run that resumes does no
 import functools
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,13 @@ class FileJob:
     def path(self, name: str) -> str:
         """Returns a path below the output."""
         return f"{self.output_path.rstrip('/')}/{name}"
+
+    @property
+    def patterns(self) -> dict[str, str]:
+        """The manifest and temporary files beside it, as `OutputFiles` has them."""
+        folder, _, manifest = self.manifest.rpartition("/")
+        names = re.escape(manifest), re.escape(self.success.rpartition("/")[2])
+        return {folder: rf"{names[0]}|({'|'.join(names)})\.\d+\.tmp"}
 
     def done_path(self, name: str = "") -> str:
         """Returns the path of a record of finished files, or that of their folder."""
@@ -262,11 +270,10 @@ def _run(
     _refuse_foreign(job)
     begun = job.done_path(f"{job.facts['fingerprint']}.begun")
     resumes = options.skip_existing and not is_finished and exists(begun)
-    patterns = {} if "/" in job.manifest else {"": job.manifest.replace(".", r"\.")}
     folders = ((), (job.folder,)) if resumes else ((job.folder,), ())
     spec = JobSpec(
         output=job.output_path,
-        files=OutputFiles(job.flag, job.name, job.success, patterns, *folders),
+        files=OutputFiles(job.flag, job.name, job.success, job.patterns, *folders),
         inputs=[file.file.path for file in files],
         num_units=len(files),
         dataflow_job=dataflow_job,

@@ -40,26 +40,30 @@ class RemovalConfig:
         NO_REMOVAL,
         choices=(NO_REMOVAL, "document", "split", "mask"),
         group="removal",
+        affects="",
     )
     margin_chars: int = flag(
         "Characters that --remove=split takes on each side of shared text.",
         200,
         limits=(0, _MAX_CHARS),
         group="removal",
+        affects="",
     )
     min_piece_chars: int = flag(
         "Shorter pieces of a split document are dropped.",
         200,
         limits=(1, _MAX_CHARS),
         group="removal",
+        affects="",
     )
     max_pieces: int = flag(
         "A document that would be split into more pieces is dropped.",
         10,
         limits=(1, _MAX_CHARS),
         group="removal",
+        affects="",
     )
-    mask_token: str = flag("Replacement for masked text.", "⟦removed⟧", group="removal")
+    mask_token: str = flag("Replacement for masked text.", "⟦removed⟧", group="removal", affects="")
 
     def __post_init__(self) -> None:
         check_flags(self)

@@ -222,7 +222,7 @@ def test_sizes_and_families(arrow_dataset: Path) -> None:
     [
         (["--max_rows=0"], "--max_rows=0 is under 1"),
         (["--num-batches=-1"], "--num_batches=-1"),
-        (["--crop_size=10"], "crop_size is 10: it must be 64 or more"),
+        (["--crop_size=10"], "crop_size is 10: it must be an integer from 64"),
         (["--bogus"], "unrecognized arguments: --bogus"),
     ],
 )
