@@ -13,8 +13,8 @@ from pathlib import Path
 from beam_pipeline.cli.flags import OneLineParser, flags_of
 from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.job import config
-from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
+from beam_pipeline.overlap.removal.options import RemovalConfig
 from beam_pipeline.probe_rows import options
 from beam_pipeline.sources.options import COLUMNS
 

@@ -111,6 +111,7 @@ def flag(
     default: Any = MISSING,
     limits: tuple[float, float | None] | None = None,
     group: str = "",
+    affects: str = "output",
     **argument: Any,
 ) -> Any:
     """Returns a dataclass field that is a flag; without a default the flag is required.
@@ -119,9 +120,10 @@ def flag(
       help_text: the help; the default is appended.
       limits: the smallest and the largest value, None for no limit; see `check_flags`.
       group: the heading in --help.
+      affects: the stage of the job whose result depends on the value; "" if none does.
       argument: further arguments of `argparse.ArgumentParser.add_argument`, such as `choices`.
     """
-    settings = {"help": help_text, "limits": limits, "group": group, **argument}
+    settings = {"help": help_text, "limits": limits, "group": group, "affects": affects, **argument}
     return field(default=default, metadata=settings)
 
 
@@ -140,7 +142,7 @@ def add_flags(parser: OneLineParser, flags: Iterable[Field[Any]]) -> None:
     for item in flags:
         argument = dict(item.metadata)
         help_text = argument.pop("help").replace("%", "%%")
-        del argument["limits"]
+        del argument["limits"], argument["affects"]
         if item.type in (int, float):
             argument["type"] = item.type
         if item.default is MISSING:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import apache_beam as beam
 import orjson
@@ -34,7 +34,7 @@ from beam_pipeline.convert.staging import ShardPlan, StagedUnit, plan_shards, re
 from beam_pipeline.dataset.manifest import success_stamp
 from beam_pipeline.dataset.rows import READER_OPTIONS
 from beam_pipeline.documents import files as documents
-from beam_pipeline.documents.files import InputFile, WorkUnit, cut_into_work_units
+from beam_pipeline.documents.files import Format, InputFile, WorkUnit, cut_into_work_units
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import frame
 from beam_pipeline.jobs.frame import FAULT, Commit, JobSpec
@@ -90,7 +90,9 @@ def inspect_all(options: ConvertOptions) -> list[InputFile]:
     """Returns the input files in order; ProbelineError if one does not suit the options."""
     record_options = options.record_options()
     look = partial(
-        documents.inspect, input_format=record_options.input_format, check=checker(record_options)
+        documents.inspect,
+        input_format=cast(Format, record_options.input_format),
+        check=checker(record_options),
     )
     found = frame.inspected(match_files(options.input), look)
     for file in found:

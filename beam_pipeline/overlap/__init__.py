@@ -7,7 +7,7 @@ The same from a shell is `python -m beam_pipeline.overlap`. Nothing heavy is imp
 """
 
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
-from beam_pipeline.overlap.job.removal_config import RemovalConfig
+from beam_pipeline.overlap.removal.options import RemovalConfig
 from beam_pipeline.overlap.steps import (
     ExecutorStep,
     build_overlap_step,

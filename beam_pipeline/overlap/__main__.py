@@ -48,7 +48,7 @@ def _print_summary(config: DeconConfig, output: str, seconds: float) -> None:
 
     print_summary(config, output, seconds)
     if config.remove_output:
-        from beam_pipeline.overlap.removal.summary import print_removal
+        from beam_pipeline.overlap.removal.job import print_removal
 
         print_removal(config.remove_output)
 

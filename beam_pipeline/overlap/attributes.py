@@ -39,7 +39,7 @@ def _run(options: AttributeOptions, beam_options: PipelineOptions) -> str | None
 
 
 def _print_summary(options: AttributeOptions, output: str, seconds: float) -> None:
-    from beam_pipeline.overlap.removal.summary import print_attributes
+    from beam_pipeline.overlap.removal.job import print_attributes
 
     print_attributes(options, output)
 

@@ -38,7 +38,7 @@ def _run(options: RemovalOptions, beam_options: PipelineOptions) -> str | None:
 
 
 def _print_summary(options: RemovalOptions, output: str, seconds: float) -> None:
-    from beam_pipeline.overlap.removal.summary import print_removal
+    from beam_pipeline.overlap.removal.job import print_removal
 
     print_removal(output)
 

@@ -12,7 +12,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.errors import printable
 from beam_pipeline.overlap.job.config import DeconConfig
-from beam_pipeline.overlap.job.progress import read_summary
+from beam_pipeline.overlap.job.manifest import read_summary
 from beam_pipeline.overlap.report.contents import Report, read_contents
 from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.overlap.results.layout import (

@@ -135,10 +135,7 @@ FORMATS: Mapping[str, Callable[[Any], str]] = {
     "percent": percent,
     "percent2": partial(percent, digits=2),
     "percent3": partial(percent, digits=3),
-    "share": share_text,
     "bytes": bytes_text,
-    "ms": ms_text,
     "span": span_text,
     "span_us": span_us_text,
-    "time": time_text,
 }

@@ -62,7 +62,7 @@ def split_array(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list
 
 def _expect_blank(block: bytes) -> None:
     if block.strip(_WHITESPACE):
-        raise ArrayError("there is content after the end of the JSON array")
+        raise ArrayError("other content follows the end of the JSON array")
 
 
 @kernel

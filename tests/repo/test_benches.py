@@ -15,7 +15,7 @@ from benchmarks.peers import common
 from benchmarks.results import Results, Run
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"  # takes 0.4 s of CPU
-LESS_TRAINING = ("network_curriculum=128x2", "steps=4", "checkpoint_period=2")
+LESS_TRAINING = ("network_curriculum=128x2,512x2", "steps=6", "checkpoint_period=2")
 RUNS = {
     "grouping": "--sizes 3k --num_probes=50 --contenders main duckdb polars naive-beam",
     "growing": "--base 20k --days 10k --num_probes=50",

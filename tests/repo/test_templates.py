@@ -10,6 +10,7 @@ import shlex
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.cloud.dataflow_v1beta3 import types
@@ -267,7 +268,7 @@ def test_no_template_of_a_failed_build(scripts: Scripts) -> None:
 def test_launch(scripts: Scripts) -> None:
     parameters = ["input=gs://a/x y/*.parquet,gs://b/z", "output=gs://my-bucket/rows"]
     more = ["--max-workers=40", "--disable-public-ips"]
-    name = {"SERVICE_ACCOUNT": "worker@x", "JOB_NAME": "rows-1"}
+    name: dict[str, Any] = {"SERVICE_ACCOUNT": "worker@x", "JOB_NAME": "rows-1"}
     printed = scripts.run("launch.sh", "--dry-run", "probe_rows", *parameters, "--", *more, **name)
     assert scripts.calls == []
     scripts.run("launch.sh", "probe_rows", *parameters, "--", *more, **name)

@@ -122,6 +122,13 @@ JOBS = {
         again=["--skip_existing"],
         ignored=("progress/",),
     ),
+    "attributes": JobCase(
+        "beam_pipeline.overlap.attributes",
+        "attributes/overlap/.SUCCESS",
+        lambda folder: _removal(folder)[:1],
+        "output_path",
+        again=["--skip_existing"],
+    ),
     "removal": JobCase(
         "beam_pipeline.overlap.remove",
         ".SUCCESS",

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.overlap.__main__ import main as find
-from beam_pipeline.overlap.removal.cleaning import compressed
+from beam_pipeline.overlap.removal.rewriting import compressed
 from beam_pipeline.storage.lines import decompressed
 
 SHARED = "every good boy does fine when all of the notes are played in the right order"

@@ -71,13 +71,16 @@ def count_documents(scanned: ScannedUnit) -> Iterator[tuple[int, bytes]]:
 
 
 def list_boilerplate(
-    keyed: tuple[int, Iterable[bytes]], job: Job, prepared: Prepared, dropped_path: str
+    keyed: tuple[int, Iterable[bytes]],
+    job: Job,
+    prepared: Prepared,
+    dropped_path: str,
+    max_document_frequency: int,
 ) -> BucketBoilerplate:
     """Returns the boilerplate of a bucket, its lines written to a file."""
     bucket, packed = keyed
     shared = add_shared(unpack(each, SHARED_COUNTS) for each in packed)
-    most = job.config.max_document_frequency
-    found = find_boilerplate(shared, most, read_keys(dropped_path))
+    found = find_boilerplate(shared, max_document_frequency, read_keys(dropped_path))
     path = job.temp_path("boilerplate", f"{bucket:016d}.jsonl")
     write_boilerplate_lines(path, job.run.folder, found, prepared.evaluation().postings)
     return BucketBoilerplate(found, path)

@@ -6,6 +6,7 @@ Building a step needs no Beam, so only `parse` imports it.
 """
 
 import argparse
+import warnings
 from collections.abc import Sequence
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,8 @@ from beam_pipeline.cli.flags import (
 )
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
-from beam_pipeline.overlap.job.marin import path_of, warn_of
-from beam_pipeline.overlap.job.ngram_config import MAX_N, NGramConfig
-from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
+from beam_pipeline.overlap.removal.options import NO_REMOVAL, RemovalConfig
 from beam_pipeline.overlap.results.layout import clean_list_names
 from beam_pipeline.overlap.results.rules import (
     NO_RULES,
@@ -37,10 +36,81 @@ from beam_pipeline.storage.files import check_path
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
+MAX_N = 2**31 - 1  # a column of the output is int32
 _MAX_COUNT = 2**63 - 1
 # Of the samples_*.jsonl of lm-evaluation-harness. A doc_id is that of a task, of which a folder
 # may have several.
 _LM_EVAL_TEXTS, _LM_EVAL_ID = ("arguments.gen_args_0.arg_0", "target"), "doc_hash"
+
+
+# Fields of marin's classes that are accepted, and why they have no effect.
+WITHOUT_EFFECT = {
+    "stride": "every n-gram is compared",
+    "overlap_threshold": "every overlap is reported, with the coverage of its row",
+    "attribute_name": "spans are in files of their own",
+    "estimated_doc_count": "nothing is approximate",
+    "false_positive_rate": "nothing is approximate",
+    "mode": "there is only one",
+}
+
+
+def _warn_without_effect(config: Any) -> None:
+    given = [name for name in WITHOUT_EFFECT if getattr(config, name, None)]
+    if given:
+        reasons = "; ".join(dict.fromkeys(WITHOUT_EFFECT[name] for name in given))
+        values = ", ".join(f"{name}={getattr(config, name)}" for name in given)
+        warnings.warn(f"{values} has no effect: {reasons}", UserWarning, stacklevel=4)
+
+
+def _path_of(given: Any) -> Any:
+    """Returns the output path of a step, or of a step's config, and anything else as it is.
+
+    What has a step and the name of a file or folder in its output is the path of that.
+    """
+    if isinstance(path := _path_of(step) if (step := getattr(given, "step", None)) else None, str):
+        name = getattr(given, "name", None)
+        return f"{path.rstrip('/')}/{name}" if name else path
+    for owner in (given, getattr(given, "config", None)):
+        if isinstance(path := getattr(owner, "output_path", None), str):
+            return path
+    return given
+
+
+@dataclass(frozen=True)
+class NGramConfig:
+    """The lengths of the n-grams that are compared.
+
+    Args:
+      ngram_length: n, in tokens, or several of them.
+      stride, overlap_threshold: see WITHOUT_EFFECT.
+
+    Raises:
+      UsageError: a length is not from 1 to 2**31 - 1.
+
+    Example:
+
+        NGramConfig([10, 15]).lengths  # (10, 15)
+    """
+
+    ngram_length: int | Sequence[int] = flag(
+        "Tokens of an n-gram; may be repeated, or a list with commas. An evaluation row of fewer "
+        "tokens is one n-gram.",
+        15,
+        limits=(1, MAX_N),
+        action="append",
+        group="n-grams",
+    )
+    stride: int = 0
+    overlap_threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_flags(self)
+        _warn_without_effect(self)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The values of n, each once, in order."""
+        return tuple(sorted(set(several(self.ngram_length))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +119,7 @@ class DeconConfig:
 
     Args:
       removal: what becomes of contaminated documents, in `remove_output`.
-      attribute_name: has no effect, nor have the three below: they are of marin's class.
-      estimated_doc_count: has no effect; nothing is approximate.
-      false_positive_rate: has no effect.
-      mode: has no effect; there is one.
+      attribute_name, estimated_doc_count, false_positive_rate, mode: see WITHOUT_EFFECT.
 
     Raises:
       UsageError: a value is not allowed.
@@ -72,23 +139,29 @@ class DeconConfig:
         "Zstandard, or Parquet; may be repeated.",
         action="append",
         group="input",
+        affects="",
     )
     decontaminate_source: str | Sequence[str] = flag(
         "Evaluation set: PATH as in --input_path, named by its folder, or NAME=PATH; may be "
         "repeated.",
         action="append",
         group="input",
+        affects="",
     )
-    output_path: str = flag("Folder of the results.", group="output")
-    ngram: NGramConfig = NGramConfig()  # noqa: RUF009 - it is frozen
+    output_path: str = flag("Folder of the results.", group="output", affects="")
+    ngram: NGramConfig = NGramConfig()
     tokenizer: str = flag(
         f"How texts become tokens: {', '.join(TOKENIZERS)}, or a Python function as "
         "package.module:function, which is code that runs on every text.",
         "default",
         group="n-grams",
     )
-    text_field: str = flag("Field of a document that holds its text.", "text", group="input")
-    id_field: str = flag("Field of a document that holds its id.", "id", group="input")
+    text_field: str = flag(
+        "Field of a document that holds its text.", "text", group="input", affects="matches"
+    )
+    id_field: str = flag(
+        "Field of a document that holds its id.", "id", group="input", affects="matches"
+    )
     eval_text_field: str | Sequence[str] = flag(
         "Field of an evaluation row that holds its text, several with a comma between: "
         "doc.question is a field of an object. By default --text_field.",
@@ -100,8 +173,8 @@ class DeconConfig:
         "Field of an evaluation row that holds its id. By default --id_field.", "", group="input"
     )
     eval_fields: str = flag(
-        "Several fields of an evaluation row are one text, joined by line feeds, or each is "
-        "looked up by itself.",
+        "Whether several fields of an evaluation row are one text, joined by line feeds, or are "
+        "looked up separately.",
         "joined",
         choices=("joined", "each"),
         group="input",
@@ -114,37 +187,41 @@ class DeconConfig:
         group="input",
     )
     num_shards: int = flag(
-        "Index shards, by ranges of hashes; the training text is read once for each. 0 lets "
-        "--index_memory_mb decide.",
+        "Index shards, by ranges of hashes; the training text is read once per shard. 0 derives "
+        "the number from --index_memory_mb.",
         0,
         limits=(0, 10_000),
         group="run",
+        affects="",
     )
     processes: int = flag(
-        "Parallelism: processes in memory, machines on Dataflow, tasks on Flink; 0 lets the runner "
-        "decide.",
+        "Parallelism: processes in memory, machines on Dataflow, tasks on Flink; 0 leaves it to "
+        "the runner.",
         0,
         limits=(0, 100_000),
         group="run",
+        affects="",
     )
     limit_test_instances: int = flag(
-        "Rows taken from each evaluation set, for a trial; 0 is all.",
+        "Rows taken from each evaluation set, for a trial; 0 takes all.",
         0,
         limits=(0, 2**32 - 1),
         group="input",
+        affects="matches",
     )
     skip_existing: bool = flag(
-        "Resume a run that died, or return its result if it is finished, where inputs and options "
-        "are the same.",
+        "Resume a failed run, or return a finished result, if inputs and options are the same.",
         False,
         action="store_true",
         group="run",
+        affects="",
     )
     index_memory_mb: int = flag(
-        "Memory of the index in MiB, on each worker; 0 takes a third of what the worker has.",
+        "Memory of the index in MiB per worker; 0 takes a third of the worker's memory.",
         0,
         limits=(0, 1 << 20),
         group="run",
+        affects="",
     )
     degenerate: str = flag(
         "Evaluation rows with only empty tokens, which match nearly any text: emit their matches, "
@@ -152,37 +229,39 @@ class DeconConfig:
         "emit",
         choices=("emit", "skip"),
         group="n-grams",
+        affects="matches",
     )
     details: str = flag(
-        "Records of overlap_details: full, with both texts; compact, with the texts in files of "
-        "their own; or none.",
+        "Records of overlap_details: full, with both texts; compact, with the texts in separate "
+        "files; or none.",
         "full",
         choices=("full", "compact", "none"),
         group="output",
     )
     max_details_gb: int = flag(
-        "Size of overlap_details before compression, in GB, above which the run stops before it "
-        "writes them. What has been scanned is kept.",
+        "Max size of overlap_details in GB, before compression. A larger result stops the run "
+        "before it is written; the scan is kept.",
         20,
         limits=(1, 1 << 30),
         group="output",
+        affects="",
     )
     max_details_per_pair: int = flag(
-        "Records in overlap_details for an evaluation row and a training row; -1 is all, 0 none. "
-        "What is left out is counted.",
+        "Max records in overlap_details per evaluation row and training row; -1 is no limit. "
+        "Records left out are counted.",
         -1,
         limits=(-1, _MAX_COUNT),
         group="output",
     )
     max_details: int = flag(
-        "Records in overlap_details; -1 is all, 0 none. What is left out is counted.",
+        "Max records in overlap_details; -1 is no limit. Records left out are counted.",
         -1,
         limits=(-1, _MAX_COUNT),
         group="output",
     )
     max_document_frequency: int = flag(
         "N-grams in more training documents than this are boilerplate: listed, but not counted as "
-        "overlap. 0 counts all.",
+        "overlap. 0 is no limit.",
         0,
         limits=(0, _MAX_COUNT),
         group="n-grams",
@@ -193,10 +272,11 @@ class DeconConfig:
         (),
         action="append",
         group="n-grams",
+        affects="",
     )
     rules: str = flag(
-        f"Published rules that tell clean from dirty instances: {', '.join(PUBLISHED)}, or several "
-        "with commas between; their n are added to --ngram_length. none applies none.",
+        f"Published rules for clean and dirty instances: {', '.join(PUBLISHED)}, separated by "
+        "commas, or none; their n are added to --ngram_length.",
         NO_RULES,
         group="n-grams",
     )
@@ -208,16 +288,22 @@ class DeconConfig:
         group="n-grams",
     )
     min_tokens: int = flag(
-        "Evaluation rows of fewer tokens match nothing; they are listed. 0 takes all.",
+        "Evaluation rows of fewer tokens match nothing and are listed. 0 is no limit.",
         0,
         limits=(0, MAX_N),
         group="n-grams",
+        affects="matches",
     )
     removal: RemovalConfig = RemovalConfig()
-    remove_output: str = flag("Folder of the clean corpus of --remove.", "", group="removal")
-    overwrite: bool = flag("Replace a finished result.", False, action="store_true", group="output")
-    debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
-    # Of marin's class, without effect.
+    remove_output: str = flag(
+        "Folder of the clean corpus of --remove.", "", group="removal", affects=""
+    )
+    overwrite: bool = flag(
+        "Replace a finished result.", False, action="store_true", group="output", affects=""
+    )
+    debug: bool = flag(
+        "Show Beam's log, and tracebacks.", False, action="store_true", group="run", affects=""
+    )
     attribute_name: str = ""
     estimated_doc_count: int = 0
     false_positive_rate: float = 0.0
@@ -227,13 +313,13 @@ class DeconConfig:
         if self.ngram is None:  # pyright: ignore[reportUnnecessaryComparison] - marin's default
             object.__setattr__(self, "ngram", NGramConfig())
         if not isinstance(self.ngram, NGramConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"ngram={self.ngram!r} is no NGramConfig: give NGramConfig(15)")
+            raise UsageError(f"ngram={self.ngram!r} is not an NGramConfig: give NGramConfig(15)")
         for name in ("input_path", "decontaminate_source"):  # may be steps, which have a path
-            paths = tuple(map(path_of, several(value := getattr(self, name))))
+            paths = tuple(map(_path_of, several(value := getattr(self, name))))
             if paths != several(value):
                 object.__setattr__(self, name, paths)
         check_flags(self)
-        warn_of(self, ("attribute_name", "estimated_doc_count", "false_positive_rate", "mode"))
+        _warn_without_effect(self)
         check_path("output_path", self.output_path)
         if self.removal.remove != NO_REMOVAL and not self.remove_output:
             raise UsageError(f"--remove={self.removal.remove} needs --remove_output=FOLDER")
@@ -243,7 +329,7 @@ class DeconConfig:
             )
         tokenizer_named(self.tokenizer)
         if self.eval_fields == "each" and not self.eval_text_fields:
-            raise UsageError("--eval_fields=each needs the fields: name them by --eval_text_field")
+            raise UsageError("--eval_fields=each requires --eval_text_field")
         if "" in self.eval_text_fields:
             raise UsageError(
                 f"--eval_text_field={','.join(several(self.eval_text_field))} has an empty name"
@@ -252,15 +338,15 @@ class DeconConfig:
             # Lone surrogates, from names that are not UTF-8, are not printable either.
             if "/" in name or not name.isprintable():
                 raise UsageError(
-                    f"--decontaminate_source: the evaluation set {name!r} cannot give a file its "
-                    "name: give it another one, as NAME=PATH"
+                    f"--decontaminate_source: the evaluation set {name!r} is not a valid file "
+                    "name: rename it with NAME=PATH"
                 )
         lists = clean_list_names(self.datasets, self.lengths)
         for name in lists:
             if lists.count(name) > 1:
                 raise UsageError(
-                    f"--decontaminate_source: two lists would be called {name}: give one of the "
-                    "evaluation sets another name, as NAME=PATH"
+                    f"--decontaminate_source: two lists would be called {name}: rename one of the "
+                    "evaluation sets with NAME=PATH"
                 )
 
     @property
@@ -341,7 +427,7 @@ def config_of(flags: argparse.Namespace) -> DeconConfig:
             values["ngram_length"] = [int(n) for value in given for n in value.split(",")]
         except ValueError as error:
             raise UsageError(
-                f"--ngram_length={','.join(given)}: give whole numbers, such as 15 or 5,10,15"
+                f"--ngram_length={','.join(given)}: give integers, such as 15 or 5,10,15"
             ) from error
     for name in ("eval_text_field", "drop_ngrams"):
         values[name] = values[name] or ()

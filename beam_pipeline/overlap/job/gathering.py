@@ -7,7 +7,7 @@ all of these → the output, `.SUCCESS` last
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,8 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import counter
 from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filter_at
-from beam_pipeline.overlap.job.memory import freeing_step
-from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
-from beam_pipeline.overlap.job.progress import read_summary
+from beam_pipeline.overlap.job.manifest import read_summary
+from beam_pipeline.overlap.job.preparing import Job, Prepared, freeing_step, summarize
 from beam_pipeline.overlap.report.contents import write_contents
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
 from beam_pipeline.overlap.results.contaminated import write_eval_tokens
@@ -26,16 +25,18 @@ from beam_pipeline.overlap.results.counts import (
     PackedCounts,
     UnitSize,
     add_counts,
+    add_sizes,
     measure_unit,
     pack_counts,
 )
-from beam_pipeline.overlap.results.details import COMPACT, NONE
+from beam_pipeline.overlap.results.details import COMPACT, NONE, DetailsSize, quotas
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
 from beam_pipeline.overlap.results.layout import EVAL_TOKENS, REPORT, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import ScannedUnit, letters_path
 from beam_pipeline.overlap.results.outputs import FileGroup, Results, join_units, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket, write_eval_texts
-from beam_pipeline.storage.files import remove_folder, unique_path
+from beam_pipeline.report.tables import bytes_text
+from beam_pipeline.storage.files import free_bytes, remove_folder, unique_path
 from beam_pipeline.storage.many_files import moves_to_folder
 
 _LETTERS = "letters:"
@@ -45,6 +46,9 @@ _TRAIN_COUNTS = (
     "matches",
 )
 Sizes = Iterable[tuple[ScannedUnit, UnitSize]]
+# Of overlap_matches and overlap_instances, before compression.
+_MATCH_BYTES, _PLACE_BYTES, _PAIR_BYTES = 52, 8, 32
+_COPIES = 3  # of a work unit, of a group of training files, of the output
 
 
 # --- evaluation rows ----------------------------------------------------------------------------
@@ -86,6 +90,87 @@ def write_evaluation_rows(
             write_eval_texts(path, job.run.folder, numbers, rows)
             files = files._replace(texts_path=path)
         return files
+
+
+# --- room -------------------------------------------------------------------------------------
+
+
+def set_quotas(_: bytes, job: Job, sizes: Sizes) -> Iterator[tuple[str, int | None]]:
+    """Yields how many details each work unit may write, by its name.
+
+    Raises:
+      ProbelineError: as `check_room`.
+    """
+    ordered = sorted(sizes, key=lambda sized: sized[0].order)
+    check_room([size for _, size in ordered], job)
+    names = [scanned.name for scanned, _ in ordered]
+    num_kept = [size.details.num_kept for _, size in ordered]
+    yield from zip(names, quotas(num_kept, job.details.max_total), strict=True)
+
+
+def matches_bytes(matches: UnitSize) -> int:
+    """Returns at most how many bytes the files of matches take, those that are joined included."""
+    num_bytes = matches.num_matches * _MATCH_BYTES + matches.num_places * _PLACE_BYTES
+    return _COPIES * (num_bytes + matches.num_pairs * _PAIR_BYTES)
+
+
+def check_room(sizes: Sequence[UnitSize], job: Job) -> None:
+    """Checks that the results, before compression, are no larger than allowed and than the disk.
+
+    Args:
+      sizes: of each work unit, in order.
+
+    Raises:
+      ProbelineError: they are.
+    """
+    config, matches = job.config, add_sizes(sizes)
+    of_matches = matches_bytes(matches)
+    num_records, num_bytes = _details([size.details for size in sizes], job.details.max_total)
+    limits = {f"--max_details_gb={config.max_details_gb}": config.max_details_gb * 10**9}
+    if (free := free_bytes(config.output_path)) is not None:
+        name = f"the {bytes_text(free)} free there"
+        if of_matches > free:
+            raise ProbelineError(
+                f"overlap_matches in {config.output_path} would have {matches.num_matches:,} "
+                f"records, which with their temporary copies take {bytes_text(of_matches)} before "
+                f"compression, more than {name}; the scan is kept: make room, then "
+                f"{_resume_command(job)}"
+            )
+        limits[f"{name} less {bytes_text(of_matches)} for overlap_matches"] = free - of_matches
+    name, limit = min(limits.items(), key=lambda item: item[1])
+    if num_bytes > limit:
+        ways = {
+            "max_details_per_pair": 1,
+            "max_details": max(1, num_records * limit // (2 * num_bytes)),
+            "max_details_gb": -(-num_bytes // 10**9),
+        }
+        pair, count, size = (job.option(name, value) for name, value in ways.items())
+        raise ProbelineError(
+            f"overlap_details in {config.output_path} would have {num_records:,} records of "
+            f"{bytes_text(num_bytes)} before compression, more than {name}; the scan is kept: "
+            f"choose {pair}, {count} or, with room for it, {size}, or "
+            f"{_resume_command(job, 'none' if config.details == COMPACT else COMPACT)}"
+        )
+
+
+def _details(sizes: Sequence[DetailsSize], max_details: int | None) -> tuple[int, int]:
+    """Returns the number of details that may be written, and at most how many bytes they have."""
+    num_records = num_bytes = 0
+    may_write = quotas([size.num_kept for size in sizes], max_details)
+    for size, quota in zip(sizes, may_write, strict=True):
+        count = size.num_kept if quota is None else min(quota, size.num_kept)
+        num_records += count
+        num_bytes += min(size.num_kept_bytes, count * size.max_bytes) + size.num_text_bytes
+    return num_records, num_bytes
+
+
+def _resume_command(job: Job, details: str | None = None) -> str:
+    """Returns how to resume after the scan, for a shell or for Python."""
+    options = {"skip_existing": True} | ({"details": details} if details else {})
+    given = [job.option(name, value) for name, value in options.items()]
+    if job.command:
+        return f"go on with {' '.join([job.command, *given])}"
+    return f"run it again with {' and '.join(given)}"
 
 
 # --- work units ---------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from beam_pipeline.overlap.evaluation_sources import parse_evaluation_source
 from beam_pipeline.overlap.job import manifest
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.config import DeconConfig
-from beam_pipeline.overlap.job.memory import share_one_heap
+from beam_pipeline.overlap.job.preparing import share_one_heap
 from beam_pipeline.overlap.results.layout import PATTERNS, SUCCESS_NAME, WORK_FOLDER
 from beam_pipeline.storage.files import exists
 

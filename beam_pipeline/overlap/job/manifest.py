@@ -13,30 +13,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import orjson
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
-from beam_pipeline.cli.flags import flags_of, several, values_of
+from beam_pipeline.cli.flags import several, values_of
 from beam_pipeline.documents import files as documents
 from beam_pipeline.errors import UsageError, printable
+from beam_pipeline.jobs.frame import manifest_bytes
 from beam_pipeline.overlap.evaluation import EvaluationFile, source_of
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
-from beam_pipeline.overlap.job.progress import read_summary
-from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
-from beam_pipeline.overlap.results.layout import INPUT_FILES
+from beam_pipeline.overlap.results.layout import INPUT_FILES, SUMMARY
 from beam_pipeline.overlap.results.output_files import escape_surrogates, read_lines, write_lines
-from beam_pipeline.storage.files import exists
+from beam_pipeline.storage.files import atomic_write, exists, open_file
 from beam_pipeline.storage.matching import FileVersion
 
-# What the output does not depend on, and paths, of which the files are compared.
-_NOT_COMPARED = (
-    *("input_path", "decontaminate_source", "drop_ngrams", "output_path"),
-    *("num_shards", "processes", "index_memory_mb", "skip_existing", "overwrite", "debug"),
-    "max_details_gb",
-    *("remove_output", *(item.name for item in flags_of(RemovalConfig))),
-)
 _VERSIONS_COMPARED = {
     "probeline": "the version of Probeline",
     "unicode": "the version of Unicode",
@@ -130,9 +123,11 @@ def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
 
 
 def _option_that_differs(config: DeconConfig, summary: Mapping[str, Any]) -> str | None:
+    # Of paths, the files are compared.
+    compared = {item.name for item in flag_fields() if item.metadata["affects"]}
     for name, value in options_of(config).items():
         before = summary["options"].get(name)
-        if name not in _NOT_COMPARED and before != value:
+        if before != value and name in compared:
             return f"--{name} was {_shown(before)} and is {_shown(value)}"
     versions = versions_of(config)
     for name in _VERSIONS_COMPARED:
@@ -158,3 +153,19 @@ def _file_that_differs(before: list[InputFile], now: list[InputFile]) -> str | N
         if key not in new:
             return f"{file}, of --{file.flag}, is no longer among its files"
     return None if before == now else "--decontaminate_source had another order"
+
+
+# --- progress_summary.json ------------------------------------------------------------------------
+
+
+def write_summary(output: str, temp_folder: str, summary: Mapping[str, Any]) -> None:
+    """Writes progress_summary.json, over that of the stage before."""
+    path = FileSystems.join(output, SUMMARY)
+    with atomic_write(path, temp_folder) as stream:
+        stream.write(manifest_bytes(summary))
+
+
+def read_summary(output: str) -> dict[str, Any]:
+    """Returns the contents of progress_summary.json."""
+    with open_file(FileSystems.join(output, SUMMARY)) as stream:
+        return orjson.loads(stream.read())

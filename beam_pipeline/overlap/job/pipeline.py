@@ -25,7 +25,6 @@ from beam_pipeline.overlap.job.preparing import (
     build_index_shard,
     read_evaluation_sets,
 )
-from beam_pipeline.overlap.job.room import set_quotas
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.boilerplate import check_ngrams
 from beam_pipeline.overlap.results.outputs import group_of
@@ -112,7 +111,7 @@ def build(
     quotas: Any = AsDict(
         pipeline
         | "Begin quotas" >> beam.Impulse()
-        | "Set quotas" >> beam.FlatMap(set_quotas, job, AsList(sizes))
+        | "Set quotas" >> beam.FlatMap(gathering.set_quotas, job, AsList(sizes))
     )
     buckets: Any = (
         counts
@@ -174,6 +173,7 @@ def _find_boilerplate(
     totals: Any,
 ) -> tuple[Any, Any]:
     """Returns BucketBoilerplate of each bucket, and the path of the file that lists it all."""
+    most = job.config.max_document_frequency
     dropped: Any = AsSingleton(
         pipeline
         | "Files of n-grams" >> beam.Create([files])
@@ -184,7 +184,8 @@ def _find_boilerplate(
         | "Count documents"
         >> beam.FlatMap(boilerplate_steps.count_documents).with_output_types(tuple[int, bytes])
         | "Group by n-gram" >> beam.GroupByKey()
-        | "Find boilerplate" >> beam.Map(boilerplate_steps.list_boilerplate, job, prepared, dropped)
+        | "Find boilerplate"
+        >> beam.Map(boilerplate_steps.list_boilerplate, job, prepared, dropped, most)
     )
     path = (
         pipeline

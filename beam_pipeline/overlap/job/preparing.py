@@ -4,6 +4,8 @@ evaluation files → Prepared: all their rows in one file, and the fingerprint o
 index shard, Prepared → the file of the index shard
 """
 
+import contextlib
+import ctypes
 import functools
 import os
 import shutil
@@ -13,8 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline.cli.flags import values_of
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.documents.fields import Fields
@@ -29,9 +33,9 @@ from beam_pipeline.overlap.evaluation import (
     fingerprint_rows,
     write_rows,
 )
-from beam_pipeline.overlap.job.config import DeconConfig
-from beam_pipeline.overlap.job.manifest import options_of, versions_of
-from beam_pipeline.overlap.job.progress import write_summary
+from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
+from beam_pipeline.overlap.job.manifest import options_of, versions_of, write_summary
+from beam_pipeline.overlap.ngrams.arrays import hand_pages_back
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
     FORMAT,
@@ -69,6 +73,8 @@ from beam_pipeline.storage.local_copy import machine_folder, on_this_machine
 MAX_PASSES = 16
 _ROWS_NAME, _TOKENS_NAME = "evaluation.arrow", "evaluation_tokens.arrow"
 _MIN_LONG_TOKEN_ROWS = 16  # for a warning; a few may be links or code
+_M_ARENA_MAX = -8  # of glibc's malloc.h
+_NOT_GLIBC = (OSError, AttributeError, TypeError)  # raised with other C libraries
 _SHARE_OF_MEMORY = 3  # a third, for the index; batches of documents and mapped pages take the rest
 
 
@@ -113,6 +119,36 @@ class Job:
     def temp_path(self, *names: str) -> str:
         """Returns a path below the job run's own folder."""
         return FileSystems.join(self.run.folder, *names)
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def share_one_heap() -> None:
+    """Makes all threads of this process, and of forked ones, allocate from one heap.
+
+    glibc gives threads separate heaps, each of which keeps what a large message once took.
+    """
+    with contextlib.suppress(*_NOT_GLIBC):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+@contextlib.contextmanager
+def freeing_step(step: str, **where: object) -> Iterator[None]:
+    """Logs as `logged`, and returns the step's memory to the system.
+
+    malloc and Arrow keep what is freed, and pages of mapped files stay: a few hundred MiB in each
+    worker that waits for others.
+    """
+    with logged(step, **where):
+        yield
+    hand_pages_back()
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(*_NOT_GLIBC):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+# --- what steps share ---------------------------------------------------------------------------
 
 
 @functools.lru_cache(1)
@@ -214,16 +250,9 @@ def _prepare(
     }
     num_places = count_places(tokens.counts, lengths)
     num_index_shards = config.num_shards or choose_index_shards(num_places, config)
-    options = {
-        "skip_degenerate": config.degenerate == "skip",
-        "min_tokens": config.min_tokens,
-        "fields": {
-            "text": config.text_field,
-            "id": config.id_field,
-            "limit": config.limit_test_instances,
-        },
-        "parts": num_index_shards,
-    }
+    flags, values = flag_fields(), values_of(config)
+    names = [item.name for item in flags if item.metadata["affects"] == "matches"]
+    options = {name: values[name] for name in names} | {"parts": num_index_shards}
     fingerprint = fingerprint_rows(rows_path, lengths, job.tokenizer, options)
     # Index shards and match files are cut by hashes: none is resumed from that has others.
     folder = job.path(WORK_FOLDER, f"{fingerprint}-{HASH_NAME}-{FORMAT}-{match_files.FORMAT}")

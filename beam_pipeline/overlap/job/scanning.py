@@ -7,9 +7,14 @@ not through a shuffle. An index shard is mapped from one local file, whose pages
 machine share.
 """
 
+import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import apache_beam as beam
+import orjson
+from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.documents.batch import DocumentBatch
 from beam_pipeline.documents.files import (
@@ -20,9 +25,7 @@ from beam_pipeline.documents.files import (
 )
 from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter
-from beam_pipeline.overlap.job.memory import freeing_step
-from beam_pipeline.overlap.job.preparing import Job, Prepared
-from beam_pipeline.overlap.job.progress import Heartbeat
+from beam_pipeline.overlap.job.preparing import Job, Prepared, freeing_step
 from beam_pipeline.overlap.ngrams.index import open_index
 from beam_pipeline.overlap.ngrams.matching import Matcher, SharedNgrams
 from beam_pipeline.overlap.ngrams.postings import Postings
@@ -32,7 +35,8 @@ from beam_pipeline.overlap.results.match_files import (
     read_summary,
     write_match_file,
 )
-from beam_pipeline.storage.files import exists
+from beam_pipeline.overlap.results.output_files import json_line
+from beam_pipeline.storage.files import atomic_write, exists
 from beam_pipeline.storage.local_copy import on_this_machine, release
 
 # With several index shards, a group of work units is scanned with one after the other, and each
@@ -41,6 +45,9 @@ from beam_pipeline.storage.local_copy import on_this_machine, release
 _MIN_GROUP_BYTES = 16 * WORK_UNIT_BYTES
 _GROUP_BYTES_PER_INDEX_BYTE = 4
 _MIN_GROUPS = 256
+_PROGRESS_FOLDER = "progress"
+HEARTBEAT_SECONDS = 30.0
+_LOGGER = logging.getLogger("beam_pipeline")
 
 
 def plan_work_units(
@@ -74,6 +81,59 @@ def number_rows(units: Iterable[ScannedUnit]) -> Iterator[ScannedUnit]:
         first_row += scanned.summary.num_rows
 
 
+class Heartbeat:
+    """The progress of a work unit's scan, written every half minute and at the end, and logged.
+
+    `progress/progress-00001.jsonl` is the first training file, or its first work unit. The file is
+    overwritten, so that nothing counts twice when a worker retries.
+    """
+
+    def __init__(self, output: str, temp_folder: str, unit: WorkUnit, index_shard: int):
+        # Training files count from 1, and so do their work units and index shards.
+        name = f"progress-{unit.file.number + 1:05d}"
+        if unit.number or index_shard:
+            name += f"-{unit.number + 1:05d}"
+        if index_shard:
+            name += f"-pass-{index_shard + 1:05d}"
+        self._path = FileSystems.join(output, _PROGRESS_FOLDER, f"{name}.jsonl")
+        self._temp_folder = temp_folder
+        self._last = time.monotonic()
+        self._line: dict[str, Any] = {
+            "stage": "scan",
+            "train_path": unit.path,
+            "start": unit.start,
+            "end": unit.end,
+            "row_groups": list(unit.row_groups),
+            "pass": index_shard,
+            "records": 0,
+            "text_bytes": 0,
+            "ngrams": 0,
+            "overlaps": 0,
+            "is_done": False,
+        }
+
+    def count(self, batch: DocumentBatch, shared: SharedNgrams) -> None:
+        """Adds what has been read and compared, and the matches found in it."""
+        self._line["records"] += batch.num_rows
+        self._line["text_bytes"] += len(batch.utf8)
+        self._line["ngrams"] += shared.num_ngrams
+        self._line["overlaps"] += shared.num_matches
+        if time.monotonic() - self._last >= HEARTBEAT_SECONDS:
+            self._write()
+
+    def finish(self) -> None:
+        """Writes that the work is done."""
+        self._line["is_done"] = True
+        self._write()
+
+    def _write(self) -> None:
+        self._last = time.monotonic()
+        line = {**self._line, "time": int(time.time())}
+        _LOGGER.info(orjson.dumps(line).decode(errors="replace"))
+        with atomic_write(self._path, self._temp_folder) as stream:
+            stream.write(json_line(line))
+
+
 class Scan(beam.DoFn):
     """(group, [WorkUnit]) → (path, ScannedUnit); existing match files are not written again.
 
@@ -105,7 +165,7 @@ class Scan(beam.DoFn):
         if exists(path):
             return read_summary(path)
         job = self._job
-        heartbeat = Heartbeat(job.config.output_path, job.run.folder, unit, index_shard)
+        heartbeat = Heartbeat(job.run.output, job.run.folder, unit, index_shard)
         scanned = self._read_and_match(unit, self._matcher(prepared, index_shard), heartbeat)
         summary = write_match_file(path, job.run.folder, scanned)
         heartbeat.finish()

@@ -1,4 +1,4 @@
-"""The attributes of all documents of a training file, in a file of their own, in the same order.
+"""The attributes of all documents of a training file, in a separate file, in the same order.
 
   Parquet: a row of ATTRIBUTES_SCHEMA for each document
   JSON lines as Dolma's mixer reads them: {"id": …, "attributes": {"NAME__spans": [[0, 9, 1.0]], …}}
@@ -9,25 +9,27 @@ document is contaminated. Dolma's format: github.com/allenai/dolma, docs/data-fo
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.json import (
-    BadRecordError,
-    parse_object,
-    split_records,
-    value_of,
-)
-from beam_pipeline.documents.parquet import batch_rows, python_values
+from beam_pipeline.documents.files import InputFile, cut_into_work_units
+from beam_pipeline.documents.json import BadRecordError, parse_object, value_of
+from beam_pipeline.documents.json_text import Records
+from beam_pipeline.documents.parquet import python_values
+from beam_pipeline.documents.reading import read_unit
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.overlap.removal.by_file import Counts
-from beam_pipeline.overlap.removal.cleaning import compressed
 from beam_pipeline.overlap.removal.options import DOLMA, PARQUET
-from beam_pipeline.overlap.removal.training_files import DocumentReader, Documents, TrainingFile
+from beam_pipeline.overlap.removal.rewriting import compressed
+from beam_pipeline.overlap.removal.training_files import (
+    Counts,
+    DocumentReader,
+    Documents,
+    TrainingFile,
+)
 from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA
 from beam_pipeline.overlap.results.output_files import (
     escape_surrogates,
@@ -38,7 +40,6 @@ from beam_pipeline.overlap.results.output_files import (
 from beam_pipeline.storage.files import create_file, open_file
 from beam_pipeline.storage.json_array import begins_array
 from beam_pipeline.storage.lines import Compression, compression_of, decompressed, read_blocks
-from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
 ATTRIBUTES_SCHEMA = pa.schema(
     [
@@ -72,27 +73,32 @@ class Described(NamedTuple):
 
 
 def describe(file: TrainingFile, documents: DocumentReader, fields: Fields) -> Iterator[Described]:
-    """Yields all documents of a file; those without a text and dead letters are documents, too."""
-    read = _describe_parquet if file.format == "parquet" else _describe_json
-    return read(file, documents, fields)
-
-
-def _describe_json(
-    file: TrainingFile, documents: DocumentReader, fields: Fields
-) -> Iterator[Described]:
+    """Yields all documents of a file, including dead letters and those without a text."""
     row = 0
-    path, _, version = file.file
-    with open_file(path, version=version) as stream:
-        blocks = read_blocks(decompressed(stream))
-        for records in split_records(blocks, may_be_array=file.format == "json"):
-            parsed = list(map(_parse, records.each()))
-            ids = [
-                value_of(values, records, number, fields.id) for number, values in enumerate(parsed)
-            ]
-            found = documents.within(row, row + len(ids))
-            sizes = [len(parsed[at][fields.text]) for at in (found.rows - row).tolist()]
-            yield Described(row, ids, found, np.array(sizes, np.int64))
+    wanted = {fields.id, fields.text} if file.num_documents else {fields.id}
+
+    def columns(_: str, schema: pa.Schema) -> list[str]:
+        return [name for name in sorted(wanted) if name in schema.names]
+
+    whole = InputFile(file.file, file.format, is_compressed=True)
+    for unit in cut_into_work_units(whole, None, max(1, file.file.num_bytes)):
+        for piece in read_unit(unit, columns=columns, sized_by=fields.text):
+            if isinstance(piece, pa.RecordBatch):
+                found = documents.within(row, row + len(piece))
+                ids, sizes = _of_rows(piece, found.rows - row, fields)
+            else:
+                records = cast(Records, piece)
+                found = documents.within(row, row + records.count)
+                ids, sizes = _of_records(records, found.rows - row, fields)
+            yield Described(row, ids, found, sizes)
             row += len(ids)
+
+
+def _of_records(records: Records, places: np.ndarray, fields: Fields) -> tuple[list, np.ndarray]:
+    """Returns the id of each record, and the characters in the texts at some places."""
+    parsed = list(map(_parse, records.each()))
+    ids = [value_of(values, records, number, fields.id) for number, values in enumerate(parsed)]
+    return ids, np.array([len(parsed[at][fields.text]) for at in places.tolist()], np.int64)
 
 
 def _parse(record: bytes) -> dict[str, Any]:
@@ -102,26 +108,13 @@ def _parse(record: bytes) -> dict[str, Any]:
         return {}
 
 
-def _describe_parquet(
-    file: TrainingFile, documents: DocumentReader, fields: Fields
-) -> Iterator[Described]:
-    row = 0
-    path, _, version = file.file
-    with open_parquet(path, buffer_bytes=PIECE_BYTES, version=version) as parquet:
-        wanted = {fields.id, fields.text} if file.num_documents else {fields.id}
-        columns = [name for name in sorted(wanted) if name in parquet.schema_arrow.names]
-        groups = range(parquet.num_row_groups)
-        size = batch_rows(parquet.metadata, groups, fields.text)
-        for batch in parquet.iter_batches(size, groups, columns, use_threads=False):
-            has_id = fields.id in columns
-            ids = python_values(batch.column(fields.id)) if has_id else [None] * len(batch)
-            found = documents.within(row, row + len(batch))
-            sizes = np.empty(0, np.int64)
-            if len(found.rows):
-                texts = batch.column(fields.text).take(pa.array(found.rows - row))
-                sizes = pc.utf8_length(texts.cast(pa.large_string())).to_numpy().astype(np.int64)
-            yield Described(row, ids, found, sizes)
-            row += len(batch)
+def _of_rows(batch: pa.RecordBatch, places: np.ndarray, fields: Fields) -> tuple[list, np.ndarray]:
+    has_id = fields.id in batch.schema.names
+    ids = python_values(batch.column(fields.id)) if has_id else [None] * len(batch)
+    if not len(places):
+        return ids, np.empty(0, np.int64)
+    texts = batch.column(fields.text).take(pa.array(places))
+    return ids, pc.utf8_length(texts.cast(pa.large_string())).to_numpy().astype(np.int64)
 
 
 # --- forms ----------------------------------------------------------------------------------------
@@ -211,14 +204,14 @@ def _compression_of_lines(file: TrainingFile) -> Compression | None:
         may_be_array = file.format == "json"
         if may_be_array and begins_array(next(read_blocks(decompressed(stream)), b"")):
             raise ProbelineError(
-                f"{file.file.path} is a JSON array, which Dolma does not read: give "
+                f"{file.file.path} is a JSON array, which Dolma does not read: pass "
                 "--format=parquet, or convert the file to JSON lines and run the overlap job again"
             )
     return compression
 
 
 class _Counting:
-    """Counts the documents that go by."""
+    """Counts documents as they pass."""
 
     def __init__(self) -> None:
         self._total = Counter(records_in=0, contaminated=0, spans=0, covered_chars=0)
@@ -240,12 +233,12 @@ class _Counting:
             yield each
 
     def counts(self) -> Counts:
-        """Returns what was counted."""
+        """Returns the counts."""
         return Counts(self._total, self._by_set)
 
 
 class Form(NamedTuple):
-    """A form of attributes: what the file of a training file is called, and how it is written."""
+    """A form of attributes: the name of the file of a training file, and its writer."""
 
     name_of: Callable[[str], str]
     write: Callable[..., Counts]
@@ -257,7 +250,7 @@ def _parquet_name(name: str) -> str:
 
 def _dolma_name(name: str) -> str:
     if name.endswith(".parquet"):
-        raise UsageError(f"{name}: Dolma reads JSON lines, no Parquet: give --format=parquet")
+        raise UsageError(f"{name}: Dolma reads JSON lines, not Parquet: pass --format=parquet")
     return name
 
 

@@ -1,18 +1,26 @@
-"""What remains of a text once the spans that it shares are cut out or masked.
+"""Contaminated texts without the spans that they share: cut out or masked, and counted.
 
-Cuts are at borders of tokens, so that what remains has no token and no n-gram that the text did not
-have: a run over it finds nothing. Each remainder is cut into tokens again to make sure. It is
-dropped if they differ, as where the lower case of a capital sigma depends on what was cut.
+Cuts are at token borders, so the remainder has no token and no n-gram that the text did not have: a
+second run over it finds nothing. Each remainder is tokenised again as a check, and dropped if its
+tokens differ: the lower case of a capital sigma, for example, depends on its neighbours.
 """
 
+import hashlib
+from collections import Counter
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from beam_pipeline.documents.batch import encode
 from beam_pipeline.overlap.ngrams.token_kernels import Tokens, tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.overlap.removal.training_files import Counts, DocumentReader, Documents
 
 _TOKENS_AT_A_TIME = 1 << 20
+_OF_DOCUMENTS = (
+    *("contaminated", "changed", "records_removed", "pieces"),
+    *("contaminated_chars", "contaminated_chars_kept", "chars_removed", "mask_chars"),
+)
 Spans = list[tuple[int, int]]  # [start, end) in code points, ascending
 
 
@@ -53,7 +61,7 @@ def split_text(text: str, spans: Spans, cut: Cut) -> list[str]:
 
 
 def reach_into(tokens: Tokens, spans: Spans, margin_chars: int) -> np.ndarray:
-    """Tells which tokens overlap a span and its margins, or lie within, if empty: bool [tokens]."""
+    """Returns which tokens overlap a span with its margins or, if empty, lie within: bool [n]."""
     starts, stops = np.array(spans, np.int64).T + np.array([[-margin_chars], [margin_chars]])
     starts = np.append(starts, np.iinfo(np.int64).max)
 
@@ -90,3 +98,68 @@ def mask_text(text: str, spans: Spans, cut: Cut) -> list[str]:
     expected.append(tokens.hashes[token:])
     found = tokens_of(masked, cut.tokenizer).hashes
     return [masked] if np.array_equal(found, np.concatenate(expected)) else []
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def piece_id(identifier: str, number: int, text: str) -> str:
+    """Returns the id of a piece: that of its document, its number, 16 hex digits of its text.
+
+    A different record has the same id only by chance, one in 2**64.
+    """
+    digest = hashlib.blake2b(encode(text), digest_size=8).hexdigest()
+    return f"{identifier}-{number}-{digest}"
+
+
+class Changes:
+    """Cuts or drops the contaminated records of a file, and counts them; without a cut, drops."""
+
+    def __init__(self, documents: DocumentReader, cut: Cut | None):
+        self._documents, self._cut = documents, cut
+        self.is_split = cut is not None and cut.mask is None
+        self.num_unnamed = 0  # pieces without an id of their own
+        self._total = [0] * len(_OF_DOCUMENTS)
+        self._by_set: dict[str, list[int]] = {}
+
+    def within(self, first_row: int, stop_row: int) -> Documents:
+        """Returns the contaminated documents of some rows, as `DocumentReader` does."""
+        return self._documents.within(first_row, stop_row)
+
+    def texts(self, documents: Documents, index: int, text: str) -> list[str]:
+        """Returns the remaining texts of a record; [] drops it."""
+        pieces: list[str] = []
+        added = 0
+        if self._cut is not None:
+            spans = documents.spans_at(index)
+            pieces = cut_text(text, spans, self._cut)
+            if self._cut.mask and pieces:
+                added = len(self._cut.mask) * len(spans)
+        kept, is_kept = sum(map(len, pieces)) - added, bool(pieces)
+        found = (1, is_kept, not is_kept, len(pieces), len(text), kept, len(text) - kept, added)
+        _add(self._total, found)
+        for name in documents.datasets_at(index):
+            _add(self._by_set.setdefault(name, [0] * len(_OF_DOCUMENTS)), found)
+        return pieces
+
+    def counts(self, num_rows: int, num_chars: int) -> Counts:
+        """Returns the counts of a file, given its records and the characters in its texts."""
+        total, *by_set = (
+            Counter(dict(zip(_OF_DOCUMENTS, sums, strict=True)))
+            for sums in (self._total, *self._by_set.values())
+        )
+        untouched = num_rows - total["contaminated"]
+        total.update(
+            records_in=num_rows,
+            records_kept=untouched + total["changed"],
+            records_out=untouched + total["pieces"],
+            chars_in=num_chars,
+            chars_kept=num_chars - total["chars_removed"],
+            unnamed_pieces=self.num_unnamed,
+        )
+        return Counts(total, dict(zip(self._by_set, by_set, strict=True)))
+
+
+def _add(sums: list[int], found: tuple[int, ...]) -> None:
+    for at, count in enumerate(found):
+        sums[at] += count

@@ -1,39 +1,115 @@
-"""The jobs that go through the training files of a finished result: removal and attributes.
+"""The jobs that write a file for each training file of a finished result: removal and attributes.
 
-Both write a manifest that proves their counts. Those of a removal say that records and characters
-in are those kept and those removed, for each file and each evaluation set.
+  TrainingFile → write_file, by the writer of the job → WrittenFile → finish: manifest, `.SUCCESS`
+
+The manifest proves the counts: for a removal, records and characters in are those kept plus those
+removed, for each file and each evaluation set. The folder of new files has a folder `.done` until
+the end, with a record of each finished file, so that a run that resumes does not write it again.
 """
 
 import functools
 import hashlib
-from collections.abc import Callable
-from typing import Any
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import apache_beam as beam
 import numpy as np
 import orjson
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsList
 
 from beam_pipeline import __version__
 from beam_pipeline.cli.flags import values_of
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.job.removal_config import RemovalConfig
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.jobs import frame
+from beam_pipeline.jobs.frame import Commit, JobSpec
+from beam_pipeline.jobs.monitoring import logged
+from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.overlap.ngrams.token_kernels import empty_token, tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
-from beam_pipeline.overlap.removal import attributes, by_file, cleaning
-from beam_pipeline.overlap.removal.by_file import FileJob
+from beam_pipeline.overlap.removal import attributes, rewriting
 from beam_pipeline.overlap.removal.cutting import Cut
 from beam_pipeline.overlap.removal.options import (
     AttributeOptions,
     FileJobOptions,
+    RemovalConfig,
     RemovalOptions,
 )
-from beam_pipeline.overlap.removal.training_files import plan_files, read_result
+from beam_pipeline.overlap.removal.training_files import (
+    Counts,
+    DocumentReader,
+    TrainingFile,
+    plan_files,
+    read_result,
+)
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.contaminated import read_eval_tokens
-from beam_pipeline.storage.files import exists, read_file, size_and_checksum
+from beam_pipeline.storage.files import (
+    exists,
+    is_folder,
+    read_file,
+    remove_folder,
+    size_and_checksum,
+    unique_path,
+)
+from beam_pipeline.storage.many_files import Move
+from beam_pipeline.storage.matching import match, unchanged
 
 _CLEAN_CORPUS = "clean corpus"
+_DONE = ".done"
+
+
+@dataclass(frozen=True)
+class FileJob:
+    """What is written for each training file, and where.
+
+    Attributes:
+      name: of the kind of output, for messages.
+      flag: of the output's folder.
+      folder: of the new files, below the output.
+      manifest: its path below the output; the same for `success`.
+      write: writes the new file of a training file to a path and returns its counts, in `total` at
+        least `records_in` and `contaminated`.
+      facts: the manifest besides the counts.
+    """
+
+    name: str
+    flag: str
+    result_path: str
+    output_path: str
+    folder: str
+    manifest: str
+    success: str
+    write: Callable[[TrainingFile, DocumentReader, str], Counts]
+    facts: dict[str, Any]
+
+    @property
+    def documents_path(self) -> str:
+        """The table of contaminated documents."""
+        return f"{self.result_path}/{layout.DOCUMENTS}"
+
+    def path(self, name: str) -> str:
+        """Returns a path below the output."""
+        return f"{self.output_path.rstrip('/')}/{name}"
+
+    @property
+    def patterns(self) -> dict[str, str]:
+        """The manifest and temporary files beside it, as `OutputFiles` has them."""
+        folder, _, manifest = self.manifest.rpartition("/")
+        names = re.escape(manifest), re.escape(self.success.rpartition("/")[2])
+        return {folder: rf"{names[0]}|({'|'.join(names)})\.\d+\.tmp"}
+
+    def done_path(self, name: str = "") -> str:
+        """Returns the path of a record of finished files, or that of their folder."""
+        return self.path(f"{self.folder}/{_DONE}/{name}".rstrip("/"))
+
+
+# --- the two jobs ---------------------------------------------------------------------------------
 
 
 def remove(
@@ -58,32 +134,32 @@ def remove(
         folder="documents",
         manifest=layout.REMOVAL_MANIFEST,
         success=layout.SUCCESS_NAME,
-        write=functools.partial(cleaning.clean_file, fields=_fields(summary), cut=cut),
+        write=functools.partial(rewriting.clean_file, fields=_fields(summary), cut=cut),
         facts=_facts(options, summary, values_of(options.removal)),
     )
     return _run(job, options, summary, beam_options)
 
 
 def check_output(options: RemovalOptions, flag: str) -> None:
-    """Makes sure of the output of a removal whose result is still to be written.
+    """Checks the output of a removal before its result is written.
 
     Raises:
-      UsageError: it is finished and has to stay, or has other options or another result.
+      UsageError: it is finished and must stay, or has different options or a different result.
     """
     output, given = options.output_path, f"--{flag}={options.output_path}"
     if options.overwrite or not exists(f"{output}/{layout.SUCCESS_NAME}"):
         return
     if not options.skip_existing:
         raise UsageError(
-            f"{given} holds a finished clean corpus: choose another folder, or say --overwrite to "
+            f"{given} holds a finished clean corpus: choose another folder, or pass --overwrite to "
             "replace it"
         )
     manifest = orjson.loads(read_file(f"{output}/{layout.REMOVAL_MANIFEST}") or b"{}")
-    difference = by_file.option_that_differs(manifest, values_of(options.removal))
+    difference = option_that_differs(manifest, values_of(options.removal))
     if not exists(f"{options.result_path}/{layout.SUCCESS_NAME}"):  # of a finished one see `remove`
-        difference = difference or by_file.result_that_differs(manifest, options.result_path)
+        difference = difference or result_that_differs(manifest, options.result_path)
     if difference:
-        raise by_file.other_output(_CLEAN_CORPUS, given, difference)
+        raise other_output(_CLEAN_CORPUS, given, difference)
 
 
 def write_attributes(options: AttributeOptions, beam_options: PipelineOptions) -> str | None:
@@ -118,18 +194,6 @@ def attributes_manifest(options: AttributeOptions) -> str:
     return f"{_attributes_folder(options)}/_manifest.json"
 
 
-def _run(
-    job: FileJob,
-    options: FileJobOptions,
-    summary: dict[str, Any],
-    beam_options: PipelineOptions,
-    new_name: Callable[[str], str] = str,
-) -> str | None:
-    input_paths = summary["options"]["input_path"]
-    files = plan_files(options.result_path, input_paths, job.path(job.folder), new_name)
-    return by_file.run(job, files, beam_options, options.overwrite, options.skip_existing)
-
-
 def _fields(summary: dict[str, Any]) -> Fields:
     return Fields(summary["options"]["text_field"], summary["options"]["id_field"])
 
@@ -137,7 +201,8 @@ def _fields(summary: dict[str, Any]) -> Fields:
 def _facts(
     options: FileJobOptions, summary: dict[str, Any], given: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the options for the manifest, and a fingerprint of all that the output depends on."""
+    """Returns the options for the manifest, and a fingerprint of everything that affects the
+    output."""
     names = (layout.DOCUMENTS, layout.TRAIN_FILES)
     content = {
         "version": __version__,
@@ -150,14 +215,11 @@ def _facts(
     return {"fingerprint": fingerprint, "options": given}
 
 
-# --- the cut --------------------------------------------------------------------------------------
-
-
 def make_cut(config: RemovalConfig, result_path: str, summary: dict[str, Any]) -> Cut | None:
     """Returns how texts are cut, None if contaminated documents are dropped.
 
     Raises:
-      UsageError: the mask is no token, or one that an evaluation row has.
+      UsageError: the mask is not a token, or is a token of an evaluation row.
     """
     if config.remove == "document":
         return None
@@ -173,11 +235,221 @@ def _check_mask(mask: str, tokenizer: Tokenizer, result_path: str) -> None:
     given = f"--mask_token={mask}"
     hashes = tokens_of(mask, tokenizer).hashes
     if not len(hashes) or empty_token() in hashes:
-        raise UsageError(
-            f"{given} begins or ends with what separates tokens, or is nothing else: give a word"
-        )
+        raise UsageError(f"{given} must be a word without token separators at its ends")
     if np.isin(hashes, read_eval_tokens(f"{result_path}/{layout.EVAL_TOKENS}")).any():
         raise UsageError(
-            f"{given} has a token of an evaluation row, so that a masked text might share one "
-            "again: give another word"
+            f"{given} has a token of an evaluation row, so a masked text could share it "
+            "again: choose another word"
         )
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def _run(
+    job: FileJob,
+    options: FileJobOptions,
+    summary: dict[str, Any],
+    beam_options: PipelineOptions,
+    new_name: Callable[[str], str] = str,
+) -> str | None:
+    """Writes the files and returns the folder of the output; None if only a template was written.
+
+    Raises:
+      UsageError: the output must not be replaced, or is not that of the options.
+      ProbelineError: a file was changed since it was scanned, or cannot be written.
+    """
+    paths = [("result_path", job.result_path), (job.flag, job.output_path)]
+    dataflow_job = frame.check_runner(beam_options, paths)
+    is_finished = exists(job.path(job.success))
+    if is_finished and options.skip_existing and not options.overwrite:
+        _check_same(job)
+        return job.output_path
+    input_paths = summary["options"]["input_path"]
+    files = plan_files(options.result_path, input_paths, job.path(job.folder), new_name)
+    _refuse_foreign(job)
+    begun = job.done_path(f"{job.facts['fingerprint']}.begun")
+    resumes = options.skip_existing and not is_finished and exists(begun)
+    folders = ((), (job.folder,)) if resumes else ((job.folder,), ())
+    spec = JobSpec(
+        output=job.output_path,
+        files=OutputFiles(job.flag, job.name, job.success, job.patterns, *folders),
+        inputs=[file.file.path for file in files],
+        num_units=len(files),
+        dataflow_job=dataflow_job,
+        overwrite=options.overwrite,
+    )
+
+    def build_job(pipeline: beam.Pipeline, run: JobRun) -> Commit:
+        run.write(begun, b"")
+        return build(pipeline, run, job, files)
+
+    return job.output_path if frame.run(spec, build_job, beam_options) else None
+
+
+def _check_same(job: FileJob) -> None:
+    """Raises UsageError unless a finished output is the one that the job would write."""
+    manifest = orjson.loads(read_file(job.path(job.manifest)) or b"{}")
+    if manifest.get("fingerprint") != job.facts["fingerprint"]:
+        difference = option_that_differs(manifest, job.facts["options"]) or (
+            result_that_differs(manifest, job.result_path) or f"{job.result_path} has changed since"
+        )
+        raise other_output(job.name, f"--{job.flag}={job.output_path}", difference)
+
+
+def option_that_differs(manifest: dict[str, Any], options: dict[str, Any]) -> str | None:
+    """Returns the first option, or the version, that differs from that of a manifest."""
+    before = manifest.get("options", {})
+    for name, value in options.items():
+        if before.get(name) != value:
+            return f"--{name} was {before.get(name)} and is {value}"
+    if (version := manifest.get("version")) != __version__:
+        return f"the version of Probeline was {version} and is {__version__}"
+    return None
+
+
+def result_that_differs(manifest: dict[str, Any], result_path: str) -> str | None:
+    """Returns in which other folder the result of a manifest was; None if in the same folder."""
+    before = manifest.get("result_path", "an unknown result")
+    is_same = os.path.normpath(before) == os.path.normpath(result_path)
+    return None if is_same else f"it was made from {before}, not from {result_path}"
+
+
+def other_output(name: str, given: str, difference: str) -> UsageError:
+    """Returns the error of a finished output that differs from the one to be written."""
+    return UsageError(
+        f"--skip_existing: {given} holds a different {name}: {difference}; choose another folder, "
+        "or pass --overwrite to replace it"
+    )
+
+
+def _refuse_foreign(job: FileJob) -> None:
+    """Raises UsageError where the folder of new files was not created by Probeline."""
+    marks = (job.manifest, job.success, f"{job.folder}/{_DONE}")
+    if is_folder(job.path(job.folder)) and not any(
+        exists(job.path(mark)) or is_folder(job.path(mark)) for mark in marks
+    ):
+        raise UsageError(
+            f"--{job.flag}={job.output_path} has a folder {job.folder} that Probeline did not "
+            "create: choose another folder"
+        )
+
+
+def build(
+    pipeline: beam.Pipeline, run: JobRun, job: FileJob, files: Sequence[TrainingFile]
+) -> Commit:
+    """Adds the job's transforms to a pipeline and returns its commit."""
+
+    def write(keyed: tuple[int, Iterable[TrainingFile]]) -> Iterator[WrittenFile]:
+        for file in keyed[1]:
+            with logged("Write", path=file.file.path):
+                yield write_file(job, file, run)
+
+    written: Any = (
+        pipeline
+        | "Files" >> beam.Create([(file.number, file) for file in files], reshuffle=False)
+        | "Spread files" >> beam.GroupByKey()
+        | "Write" >> beam.FlatMap(write)
+    )
+    return Commit("Finish", finish, (run, job, AsList(written)))
+
+
+class WrittenFile(NamedTuple):
+    """A training file whose new file is written."""
+
+    number: int
+    path: str
+    counts: Counts
+
+
+def write_file(job: FileJob, file: TrainingFile, run: JobRun) -> WrittenFile:
+    """Writes the new file of a training file, unless an earlier attempt has finished it.
+
+    Raises:
+      ProbelineError: the file differs from the one that was scanned, or cannot be written.
+    """
+    done_path = job.done_path(f"{file.number:06d}.json")
+    if (counts := _read_done(done_path, file)) is not None:
+        return WrittenFile(file.number, file.file.path, counts)
+    documents = DocumentReader(job.documents_path, file)
+    temporary = unique_path(run.folder, "new")
+    with unchanged(file.file):
+        counts = job.write(file, documents, temporary)
+    num_rows, contaminated = counts.total["records_in"], counts.total["contaminated"]
+    if (num_rows, contaminated) != (file.num_rows, file.num_documents):
+        raise ProbelineError(
+            f"{file.file.path} has {num_rows} records, {contaminated} of them contaminated, but "
+            f"the result has {file.num_rows} and {file.num_documents}: run the overlap job again"
+        )
+    run.move([Move(temporary, file.target, *size_and_checksum(temporary))])
+    record = {"file": list(match(file.target)[0]), **counts._asdict()}
+    run.write(done_path, orjson.dumps(record))
+    return WrittenFile(file.number, file.file.path, counts)
+
+
+def _read_done(path: str, file: TrainingFile) -> Counts | None:
+    """Returns the counts of a file that an earlier attempt has finished."""
+    if (data := read_file(path)) is None:
+        return None
+    record = orjson.loads(data)
+    if [list(found) for found in match(file.target)] != [record["file"]]:
+        return None
+    by_set = {name: Counter(counts) for name, counts in record["by_set"].items()}
+    return Counts(Counter(record["total"]), by_set)
+
+
+def finish(run: JobRun, job: FileJob, written: Iterable[WrittenFile]) -> None:
+    """Writes the manifest and `.SUCCESS`; may be repeated."""
+    files = sorted(written, key=lambda file: file.number)
+    total: Counter[str] = Counter()
+    by_set: dict[str, Counter[str]] = {}
+    for file in files:
+        total.update(file.counts.total)
+        for name, counts in file.counts.by_set.items():
+            by_set.setdefault(name, Counter()).update(counts)
+    manifest = {
+        "version": __version__,
+        "result_path": job.result_path,
+        **job.facts,
+        "counts": total,
+        "by_evaluation_set": dict(sorted(by_set.items())),
+        "files": [_counts_of(file) for file in files],
+    }
+    run.write(job.path(job.manifest), frame.manifest_bytes(manifest))
+    remove_folder(job.done_path())  # the manifest shows that the folder is ours
+    run.finish()
+
+
+def _counts_of(file: WrittenFile) -> dict[str, Any]:
+    total, by_set = file.counts
+    return {"path": file.path, **total, "by_evaluation_set": dict(sorted(by_set.items()))}
+
+
+# --- summaries ------------------------------------------------------------------------------------
+
+
+def print_removal(output: str) -> None:
+    """Prints what became of the records and characters of a corpus."""
+    counts = _read_counts(f"{output}/{layout.REMOVAL_MANIFEST}")
+    print(
+        f"{counts['records_in']:,} records: {counts['records_in'] - counts['contaminated']:,} "
+        f"untouched, {counts['changed']:,} changed to {counts['pieces']:,}, "
+        f"{counts['records_removed']:,} dropped\n"
+        f"{counts['chars_in']:,} characters: {counts['chars_kept']:,} kept, "
+        f"{counts['chars_removed']:,} removed\n"
+        f"The counts by file are in {output}/{layout.REMOVAL_MANIFEST}"
+    )
+
+
+def print_attributes(options: AttributeOptions, output: str) -> None:
+    """Prints how many documents have attributes."""
+    manifest = f"{output}/{attributes_manifest(options)}"
+    counts = _read_counts(manifest)
+    print(
+        f"Attributes of {counts['records_in']:,} records, "
+        f"{counts['contaminated']:,} of them contaminated; the counts by file are in {manifest}"
+    )
+
+
+def _read_counts(path: str) -> dict[str, Any]:
+    return orjson.loads(read_file(path) or b"{}")["counts"]

@@ -1,4 +1,4 @@
-"""The options of the commands that go through the training files, as fields of dataclasses."""
+"""The options of the jobs over training files; those of a removal are also the overlap job's."""
 
 import argparse
 import os
@@ -16,18 +16,62 @@ from beam_pipeline.cli.flags import (
     job_parser,
 )
 from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig
 from beam_pipeline.storage.files import check_path
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
 PARQUET, DOLMA = "parquet", "dolma"
+NO_REMOVAL = "none"
+_MAX_CHARS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class RemovalConfig:
+    """What becomes of contaminated training documents in a clean corpus.
+
+    Raises:
+      UsageError: a value is not allowed.
+    """
+
+    remove: str = flag(
+        "What to remove: the whole document; the shared text with a margin, which splits the "
+        "document; or only the shared text, replaced by a mask.",
+        NO_REMOVAL,
+        choices=(NO_REMOVAL, "document", "split", "mask"),
+        group="removal",
+        affects="",
+    )
+    margin_chars: int = flag(
+        "Characters that --remove=split takes on each side of shared text.",
+        200,
+        limits=(0, _MAX_CHARS),
+        group="removal",
+        affects="",
+    )
+    min_piece_chars: int = flag(
+        "Shorter pieces of a split document are dropped.",
+        200,
+        limits=(1, _MAX_CHARS),
+        group="removal",
+        affects="",
+    )
+    max_pieces: int = flag(
+        "A document that would be split into more pieces is dropped.",
+        10,
+        limits=(1, _MAX_CHARS),
+        group="removal",
+        affects="",
+    )
+    mask_token: str = flag("Replacement for masked text.", "⟦removed⟧", group="removal", affects="")
+
+    def __post_init__(self) -> None:
+        check_flags(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileJobOptions:
-    """What both commands take.
+    """The options of both commands.
 
     Raises:
       UsageError: a value is not allowed.
@@ -60,10 +104,10 @@ class RemovalOptions(FileJobOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.removal.remove == NO_REMOVAL:
-            raise UsageError(f"--remove={NO_REMOVAL}: give document, split or mask")
+            raise UsageError(f"--remove={NO_REMOVAL}: pass document, split or mask")
         if os.path.normpath(self.output_path) == os.path.normpath(self.result_path):
             raise UsageError(
-                f"{self.output_path} is the folder of the result: give the clean corpus another one"
+                f"{self.output_path} is the folder of the result: write the clean corpus elsewhere"
             )
 
 
@@ -78,7 +122,7 @@ class AttributeOptions(FileJobOptions):
         group="output",
     )
     attribute_name: str = flag(
-        "Name of the attributes: that of their folder and, for Dolma, the beginning of their keys.",
+        "Name of the attributes' folder and, for Dolma, prefix of their keys.",
         "overlap",
         group="output",
     )
@@ -87,13 +131,13 @@ class AttributeOptions(FileJobOptions):
         super().__post_init__()
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.attribute_name):
             raise UsageError(
-                f"--attribute_name={self.attribute_name}: give letters, digits, - and _ alone"
+                f"--attribute_name={self.attribute_name}: use only letters, digits, - and _"
             )
 
 
 def removal_parser() -> OneLineParser:
     """Returns the parser of the flags of a removal."""
-    description = "Writes a training corpus anew without what evaluation sets share with it."
+    description = "Writes a training corpus without the text that it shares with evaluation sets."
     example = "--result_path overlap --output_path clean --remove split"
     flags = flags_of(RemovalOptions)
     return job_parser("beam_pipeline.overlap.remove", description, example, flags)

@@ -10,13 +10,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
 from beam_pipeline.documents.fields import DOCUMENT_NAME
+from beam_pipeline.documents.files import Format
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.storage.files import exists, is_folder, is_local, read_file
@@ -28,8 +29,15 @@ _FILE_COLUMNS = ["train_path", "num_bytes", "version", "num_rows", "num_text_cha
 _COLUMNS = ["train_row", "num_covered_chars", "spans", "eval_datasets"]
 
 
+class Counts(NamedTuple):
+    """The counts of a file: of all its records, and of those that each set contaminates."""
+
+    total: Counter[str]
+    by_set: dict[str, Counter[str]]
+
+
 class TrainingFile(NamedTuple):
-    """A training file, where its new one goes, and its rows of DOCUMENTS_SCHEMA."""
+    """A training file, the path of its new file, and its rows of DOCUMENTS_SCHEMA."""
 
     number: int
     file: FileVersion
@@ -40,11 +48,11 @@ class TrainingFile(NamedTuple):
     num_documents: int
 
     @property
-    def format(self) -> str:
+    def format(self) -> Format:
         """The format by the name: jsonl, json or parquet."""
         name = DOCUMENT_NAME.search(self.file.path)
-        assert name  # as for all that was scanned
-        return name[0].split(".")[1]
+        assert name  # it was scanned
+        return cast(Format, name[0].split(".")[1])
 
 
 class Documents(NamedTuple):
@@ -112,13 +120,13 @@ def _read_documents(path: str, first: int, count: int) -> Iterator[pa.Table]:
 
 
 def read_result(path: str) -> dict[str, Any]:
-    """Returns the summary of a finished result; UsageError if it is none."""
+    """Returns the summary of a finished result; UsageError if it is not finished."""
     data = read_file(f"{path}/{layout.SUMMARY}")
     names = (layout.SUCCESS_NAME, layout.DOCUMENTS, layout.TRAIN_FILES, layout.EVAL_TOKENS)
     is_whole = all(exists(f"{path}/{name}") for name in names)
     if data is None or not is_whole or not _has_columns(f"{path}/{layout.TRAIN_FILES}"):
         raise UsageError(
-            f"--result_path={path} is no finished result of the overlap job of this version: run "
+            f"--result_path={path} is not a finished result of this version's overlap job: run "
             "python -m beam_pipeline.overlap first"
         )
     return orjson.loads(data)

@@ -24,7 +24,7 @@ from beam_pipeline.overlap.results.details import (
     UnitLines,
 )
 from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, count_ngrams, read_blocks
-from beam_pipeline.overlap.results.matches import first_of_each, order_of, read_matches
+from beam_pipeline.overlap.results.matches import Matches, first_of_each, order_of, read_matches
 
 ROWS_PER_BUCKET = 1 << 13
 # Keys are uint32, counts int64. An n-gram of a row is known by its first token there.
@@ -98,8 +98,9 @@ def measure_unit(
     total, details = Sum(ROW_COUNTS, _ROW_KEYS), UnitLines(scanned, evaluation, options)
     num_matches = num_places = 0
     with_details = options.mode != NONE
-    for found in read_matches(scanned.paths, evaluation.postings, keep, with_details):
-        total.add(_count_rows(*found.pairs()[1:]))
+    for found in read_matches(scanned.paths, evaluation.postings, keep, not with_details):
+        pairs = found.pairs()[1:] if with_details else _unordered_pairs(found.matches)
+        total.add(_count_rows(*pairs))
         num_matches += len(found.matches.rows)
         num_train_places = np.diff(found.block.bounds)[found.matches.shared]
         num_places += len(found.matches.tokens) + int(num_train_places.sum())
@@ -151,6 +152,14 @@ def _by_bucket(numbers: np.ndarray) -> Iterator[tuple[int, slice]]:
     for bucket in np.unique(numbers // ROWS_PER_BUCKET).tolist():
         ends = bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET
         yield bucket, slice(*np.searchsorted(numbers, ends))
+
+
+def _unordered_pairs(found: Matches) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the evaluation rows and n of matches in any order, each once per document."""
+    num_rows, num_lengths = found.rows.max() + 1, found.lengths.max() + 1
+    each = np.unique((found.documents * num_rows + found.rows) * num_lengths + found.lengths)
+    rows, lengths = np.divmod(each % (num_rows * num_lengths), num_lengths)
+    return rows, lengths
 
 
 def _count_rows(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -83,7 +83,7 @@ class BlockMatches(NamedTuple):
         return ngrams_of(self.texts, first, self.lengths())
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the documents, evaluation rows and n that have matches, each once."""
+        """Returns the documents, evaluation rows and n of matches in order, each once."""
         columns = self.matches.documents, self.matches.rows, self.matches.lengths
         firsts = first_of_each(columns)
         documents, rows, lengths = (column[firsts] for column in columns)
@@ -106,12 +106,17 @@ def read_matches(
     paths: Sequence[str],
     postings: Sequence[Postings],
     keep: Keep | None = None,
-    with_texts: bool = True,
+    only_counts: bool = False,
 ) -> Iterator[BlockMatches]:
-    """Yields all matches in the match files of a work unit in order, in bounded memory."""
-    for block in read_blocks(paths, keep, with_texts):
-        for matches in expand_block(block, postings):
-            yield BlockMatches(block, matches, postings[0].texts, *distinct(matches.shared))
+    """Yields all matches in the match files of a work unit in order, in bounded memory.
+
+    Args:
+      only_counts: without texts and without the order of `Matches`.
+    """
+    for block in read_blocks(paths, keep, not only_counts):
+        for matches in expand_block(block, postings, not only_counts):
+            shared = (matches.shared,) * 2 if only_counts else distinct(matches.shared)
+            yield BlockMatches(block, matches, postings[0].texts, *shared)
 
 
 # --- expansion ----------------------------------------------------------------------------------
@@ -137,11 +142,14 @@ def _by_shard(block: Block, postings: Sequence[Postings]) -> Iterator[_OfShard]:
             yield _OfShard(of_shard, which, of_shard.locate(block.ngrams[which]))
 
 
-def expand_block(block: Block, postings: Sequence[Postings]) -> Iterator[Matches]:
+def expand_block(
+    block: Block, postings: Sequence[Postings], in_order: bool = True
+) -> Iterator[Matches]:
     """Yields all matches of a block in bounded memory.
 
     Args:
       postings: of each index shard.
+      in_order: whether the matches of each piece are sorted.
     """
     shards = list(_by_shard(block, postings))
     lengths, weights = (np.empty(len(block.ngrams), np.int64) for _ in range(2))
@@ -166,7 +174,7 @@ def expand_block(block: Block, postings: Sequence[Postings]) -> Iterator[Matches
         for first_row, stop_row in ranges:
             matches = _expand(block, here, lengths, first_row, stop_row)
             if len(matches.rows):
-                yield _sorted(matches, postings[0].texts)
+                yield _sorted(matches, postings[0].texts) if in_order else matches
 
 
 def cut_by_weight(weights: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:

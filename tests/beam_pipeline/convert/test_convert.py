@@ -180,7 +180,7 @@ def _text(text: str) -> Callable[[Path], None]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_converted_is_said_in_one_line(
+def test_invalid_conversion_is_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     write: Callable[[Path], None],
@@ -199,9 +199,7 @@ def test_what_cannot_be_converted_is_said_in_one_line(
     assert files_below(output) == {}
 
 
-def test_an_output_in_use_or_finished_is_refused_and_other_files_in_it_stay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_in_use_or_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_text('{"a": 1}\n{"a": 2}\n')
     flags = [f"--input={source}", f"--output={output}", ONE]
@@ -222,7 +220,7 @@ def test_an_output_in_use_or_finished_is_refused_and_other_files_in_it_stay(
 
 @pytest.mark.usefixtures("small_units")
 @pytest.mark.parametrize("name", ["a.jsonl", "c.parquet", "e.tfrecord.gz"])
-def test_a_file_that_changes_under_the_job_ends_it(
+def test_input_file_changed_during_the_job(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -243,7 +241,7 @@ def test_a_file_that_changes_under_the_job_ends_it(
     assert files_below(tmp_path / "out") == {}
 
 
-def test_what_was_lost_is_noticed_at_the_commit(
+def test_lost_records_at_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_sources(tmp_path / "in")
@@ -258,7 +256,7 @@ def test_what_was_lost_is_noticed_at_the_commit(
     assert files_below(tmp_path / "out") == {}
 
 
-def test_nothing_becomes_one_empty_shard(tmp_path: Path) -> None:
+def test_empty_input_is_one_empty_shard(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b"\n \n")
     output = convert(tmp_path / "x.jsonl", tmp_path / "out")
     assert records_of(output) == []

@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from beam_pipeline.dataset.tf_example import (
 )
 from beam_pipeline.documents.files import (
     WORK_UNIT_BYTES,
+    Format,
     cut_into_work_units,
     format_of,
     inspect,
@@ -63,7 +64,7 @@ def read_all(
     letters: list[tuple[int, str]] = []
     num_read = 0
     for unit in cut_into_work_units(
-        inspect(file, given.input_format, checker(given)), None, unit_bytes
+        inspect(file, cast(Format, given.input_format), checker(given)), None, unit_bytes
     ):
         for batch in read_batches(unit, given):
             records += batch.records

@@ -22,7 +22,7 @@ from tests.support.documents_read import (
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.jsonl", "x.json.gz"])
-def test_a_file_that_changes_after_the_plan_ends_the_run_by_name(tmp_path: Path, name: str) -> None:
+def test_file_changed_after_the_plan(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"text": ["a", "b"]}), path)
@@ -38,7 +38,7 @@ def test_a_file_that_changes_after_the_plan_ends_the_run_by_name(tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.jsonl.gz", "x.json.zst"])
-def test_empty_files_hold_nothing(tmp_path: Path, name: str) -> None:
+def test_empty_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     for data in (
         b"",
@@ -52,7 +52,7 @@ def test_empty_files_hold_nothing(tmp_path: Path, name: str) -> None:
     assert seen(tmp_path / "x.parquet") == Seen({}, {}, 0, 0)
 
 
-def test_what_is_compressed_is_told_by_its_bytes(tmp_path: Path) -> None:
+def test_compression_contrary_to_the_name(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(LINES)  # as GCS hands out an object that it stores compressed
     assert seen(path).num_rows == 20_000
@@ -63,9 +63,7 @@ def test_what_is_compressed_is_told_by_its_bytes(tmp_path: Path) -> None:
         seen(path, unit_bytes=100)
 
 
-def test_folders_globs_and_files_are_matched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_match_folders_globs_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = ["a.jsonl", "b.json", "c.parquet", "sub/d.jsonl.gz", "sub/deep/e.json.zst", "sub/_.json"]
     ignored = [
         "_SUCCESS", ".a.jsonl", "_part.jsonl", "_tmp/a.jsonl", "sub/.git/a.jsonl", "readme.md",
@@ -102,7 +100,7 @@ def test_folders_globs_and_files_are_matched(
             match_documents(["a.jsonl", pattern], option="--decontaminate_source")
 
 
-def test_a_path_that_exists_is_no_glob(tmp_path: Path) -> None:
+def test_existing_path_is_not_a_glob(tmp_path: Path) -> None:
     """`data[1]` is the name of a folder, and would be a pattern for `data1`."""
     for name in ("data[1]/deep/a.jsonl", "data[1]/b[2].jsonl", "data1/a.jsonl", "data1/b2.jsonl"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +116,7 @@ def test_a_path_that_exists_is_no_glob(tmp_path: Path) -> None:
     assert names("data[12]/a.jsonl") == ["data1/a.jsonl"]
 
 
-def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+def test_links_to_folders_without_cycles(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "in", tmp_path / "elsewhere"
     for path in (folder / "sub/a.jsonl", elsewhere / "b.jsonl", elsewhere / "deep/c.jsonl"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,9 +135,7 @@ def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> Non
     ]
 
 
-def test_a_folder_that_cannot_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.jsonl", "sub/b.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"{}")
@@ -156,7 +152,7 @@ def test_a_folder_that_cannot_be_read_is_named(
     assert len(match_documents([f"{tmp_path}/*.jsonl"])) == 1  # nothing below is asked for
 
 
-def test_units_are_named_by_what_they_are(tmp_path: Path) -> None:
+def test_work_unit_names(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_bytes(LINES)
     pq.write_table(pa.table({"text": ["a"] * 10}), tmp_path / "c.parquet", row_group_size=3)
@@ -176,7 +172,7 @@ def test_units_are_named_by_what_they_are(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_objects_are_read_like_files(gcs: Gcs, tmp_path: Path) -> None:
+def test_gcs_objects(gcs: Gcs, tmp_path: Path) -> None:
     for compression, compress in COMPRESSIONS.items():
         (tmp_path / f"x.jsonl{compression}").write_bytes(compress(LINES))
     pq.write_table(pa.table({"text": [f"{row}" for row in range(100)]}), tmp_path / "x.parquet")

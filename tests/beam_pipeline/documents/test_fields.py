@@ -35,7 +35,7 @@ def shuffled(value: Any) -> Any:
     ("value", "expected"),
     [("q-7", "q-7"), (7, "7"), (0, "0"), ("", ""), (False, "False"), (1.0, "1.0"), ([1], "[1]")],
 )
-def test_an_id_is_taken_as_text(value: object, expected: str) -> None:
+def test_id_as_text(value: object, expected: str) -> None:
     assert document_id({"id": value, "text": "a"}) == expected
     assert document_id({"key": value, "id": "other"}, "key") == expected
 
@@ -51,7 +51,7 @@ def test_a_record_without_an_id_is_hashed_as_sorted_message_pack() -> None:
 
 
 @given(records)
-def test_the_order_of_the_fields_does_not_count(record: dict[str, Any]) -> None:
+def test_hash_ignores_field_order(record: dict[str, Any]) -> None:
     assert record_hash(record) == record_hash(shuffled(record))
     assert record_hash(record) != record_hash({**record, "one more field": 1})
     assert 0 <= int(record_hash(record)) < 2**64
@@ -61,7 +61,7 @@ def test_the_order_of_the_fields_does_not_count(record: dict[str, Any]) -> None:
     "value",
     [2**64, -(2**63) - 1, 10**400, "\ud800", {"\udfff": 1}, [{"deep": [2**70]}], {1: "key"}],
 )
-def test_what_message_pack_cannot_hold_is_hashed_as_json(value: object) -> None:
+def test_hash_of_values_beyond_message_pack(value: object) -> None:
     with pytest.raises((OverflowError, UnicodeEncodeError, TypeError)):
         msgspec.msgpack.encode({"value": value}, order="deterministic")
     data = json.dumps({"a": 1, "value": value}, sort_keys=True).encode()
@@ -69,7 +69,7 @@ def test_what_message_pack_cannot_hold_is_hashed_as_json(value: object) -> None:
     assert record_hash({"value": value, "a": 1}) == str(int.from_bytes(digest, "big"))
 
 
-def test_integers_that_message_pack_just_holds_are_hashed_there() -> None:
+def test_hash_of_the_largest_message_pack_integers() -> None:
     for value, packed in [
         (2**64 - 1, b"\x81\xa1v\xcf" + b"\xff" * 8),
         (-(2**63), b"\x81\xa1v\xd3\x80" + b"\0" * 7),
@@ -78,7 +78,7 @@ def test_integers_that_message_pack_just_holds_are_hashed_there() -> None:
         assert record_hash({"v": value}) == str(int.from_bytes(digest, "big"))
 
 
-def test_values_that_only_parquet_has_tell_records_apart() -> None:
+def test_hash_of_parquet_only_values() -> None:
     found = {
         record_hash({"value": value})
         for value in (
@@ -96,7 +96,7 @@ def test_values_that_only_parquet_has_tell_records_apart() -> None:
     assert len(found) == 9
 
 
-def test_another_process_gives_the_same_id() -> None:
+def test_same_id_in_a_new_process() -> None:
     record = {"question": "Größe?", "choices": [{"b": 1, "a": "\ud800"}], "set": "x"}
     code = f"from beam_pipeline.documents.fields import *; print(document_id({record!a}))"
     for seed in "12":

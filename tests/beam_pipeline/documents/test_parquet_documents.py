@@ -123,7 +123,7 @@ def test_dates_beyond_those_of_python_have_a_place_in_an_id(tmp_path: Path) -> N
     assert batch.ids == [document_id({"text": "a", "day": 2**31 - 1, "at": 2**62})]
 
 
-def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
+def test_damaged_parquet_file(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": ["a" * 1000, "b" * 1000] * 50}), path, use_dictionary=False)
     (unit,) = cut([str(path)])

@@ -175,7 +175,7 @@ def test_a_json_file_may_hold_lines(tmp_path: Path) -> None:
         (b"[ ]" + b" " * 100 + b"x", "follows the end"),
     ],
 )
-def test_an_array_that_is_not_one_is_named(
+def test_malformed_array(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, problem: str
 ) -> None:
     monkeypatch.setattr(line_reading, "BLOCK_BYTES", 16)
@@ -185,7 +185,7 @@ def test_an_array_that_is_not_one_is_named(
         seen(path)
 
 
-def test_a_record_over_the_bound_is_a_dead_letter(
+def test_record_over_the_limit_is_a_dead_letter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(document_json, "MAX_RECORD_BYTES", 1000)
@@ -200,7 +200,7 @@ def test_a_record_over_the_bound_is_a_dead_letter(
         assert found.letters == dict.fromkeys((1, 3, 5), ("record_too_long", ""))
 
 
-def test_a_file_without_line_ends_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_file_without_line_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_json, "MAX_RECORD_BYTES", 4 << 20)
     blocks = (b"x" * (1 << 20) for _ in range(64))
     tracemalloc.start()
@@ -212,7 +212,7 @@ def test_a_file_without_line_ends_is_not_kept_in_memory(monkeypatch: pytest.Monk
         tracemalloc.stop()
 
 
-def test_the_value_of_a_dead_letter_is_a_short_text(tmp_path: Path) -> None:
+def test_dead_letter_value_is_short(tmp_path: Path) -> None:
     bad = b'{"text": "\xed\xa0\x80\xff' + "é".encode() * 10_000
     (tmp_path / "x.jsonl").write_bytes(bad)
     (unit,) = cut([str(tmp_path)])
@@ -224,7 +224,7 @@ def test_the_value_of_a_dead_letter_is_a_short_text(tmp_path: Path) -> None:
     ]
 
 
-def test_a_range_without_the_beginning_of_a_line_is_empty(tmp_path: Path) -> None:
+def test_range_without_a_line_start_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": "' + b"x" * 1000 + b'"}\n{"text": "b"}\n')
     units = cut([str(path)], unit_bytes=100)
@@ -233,7 +233,7 @@ def test_a_range_without_the_beginning_of_a_line_is_empty(tmp_path: Path) -> Non
     assert [unit.first_row for unit in units] == [0] + [None] * 10
 
 
-def test_a_batch_is_small_however_large_the_file(tmp_path: Path) -> None:
+def test_batch_size_is_bounded(tmp_path: Path) -> None:
     line = json.dumps({"text": "word " * 2000}).encode() + b"\n"
     (tmp_path / "x.jsonl").write_bytes(line * 1000)
     table = pa.table({"text": ["word " * 2000] * 1000})
@@ -244,7 +244,7 @@ def test_a_batch_is_small_however_large_the_file(tmp_path: Path) -> None:
         assert max(sizes) < 5 << 20 and sum(sizes) == 10_000_000
 
 
-def test_fields_may_have_other_names(tmp_path: Path) -> None:
+def test_field_names_as_options(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": 1, "body": "a", "id": 2, "key": 3}\n{"body": "\\ud800"}')
     found = seen(path, text="body", id="key")
@@ -252,7 +252,7 @@ def test_fields_may_have_other_names(tmp_path: Path) -> None:
     assert seen(path, text="body", id="body").texts[0] == ("a", "a")
 
 
-def test_the_fields_of_a_file_can_be_told(tmp_path: Path) -> None:
+def test_field_names_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b'broken\n[]\n{"content": 1, "key": 2}\n')
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'[{"a": "\\ud800"}]'))
     (tmp_path / "empty.jsonl").write_bytes(b"")
@@ -268,7 +268,7 @@ def test_the_fields_of_a_file_can_be_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", [".gz", ".zst"])
-def test_a_damaged_file_is_one_line(tmp_path: Path, compression: str) -> None:
+def test_damaged_file(tmp_path: Path, compression: str) -> None:
     data = COMPRESSIONS[compression](LINES)
     path = tmp_path / f"x.jsonl{compression}"
     for damaged in (data[:-3], data[: len(data) // 2], data[:9], data + data[:5], data + b"junk"):
@@ -287,7 +287,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, compression: str) -> None:
     assert seen(path).num_rows == 40_000
 
 
-def test_a_window_larger_than_a_worker_is_explained(tmp_path: Path) -> None:
+def test_zstd_window_too_large(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl.zst"
     # A frame's magic, its descriptor, a window of 2^30 bytes, and an empty last block.
     path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\x00" + b"\xa0" + b"\x01\0\0")

@@ -34,27 +34,25 @@ from beam_pipeline.overlap.evaluation_sources import (
         ("/evals/gsm8k/test.jsonl.zst", "gsm8k"),
     ],
 )
-def test_a_set_is_named_by_its_folder(path: str, name: str) -> None:
+def test_name_of_a_folder(path: str, name: str) -> None:
     assert dataset_name(path) == name
 
 
-def test_relative_paths_are_named_by_the_folder_they_lie_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_name_of_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "arc-dolma-0a1b2c").mkdir()
     monkeypatch.chdir(tmp_path / "arc-dolma-0a1b2c")
     assert dataset_name("test.jsonl") == dataset_name(".") == dataset_name("*.json") == "arc"
     assert dataset_name("sub/../x/") == "x"
 
 
-def test_a_folder_that_exists_is_no_glob(tmp_path: Path) -> None:
+def test_name_of_an_existing_folder_with_wildcards(tmp_path: Path) -> None:
     assert dataset_name(f"{tmp_path}/arc[1]") == tmp_path.name
     (tmp_path / "arc[1]-dolma").mkdir()
     assert dataset_name(f"{tmp_path}/arc[1]-dolma") == "arc[1]"
 
 
 @pytest.mark.parametrize("path", ["/", "/test.jsonl", "/*.jsonl"])
-def test_a_path_in_no_folder_needs_a_name(path: str) -> None:
+def test_path_without_a_folder_needs_a_name(path: str) -> None:
     with pytest.raises(UsageError, match=r"no folder .*NAME=/"):
         dataset_name(path)
 
@@ -69,12 +67,12 @@ def test_a_path_in_no_folder_needs_a_name(path: str) -> None:
         ("/e/mmlu-dolma-1a2b3c", EvaluationSource("mmlu", "/e/mmlu-dolma-1a2b3c")),
     ],
 )
-def test_a_name_may_be_given(text: str, expected: EvaluationSource) -> None:
+def test_given_name(text: str, expected: EvaluationSource) -> None:
     assert parse_evaluation_source(text) == expected
 
 
 @pytest.mark.parametrize(("text", "problem"), [("=/e/x", "no name"), ("mmlu=", "no path")])
-def test_half_a_source_is_a_usage_error(text: str, problem: str) -> None:
+def test_source_without_name_or_path(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_evaluation_source(text)
     with pytest.raises(UsageError, match="no path"):

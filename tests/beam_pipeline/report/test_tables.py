@@ -1,16 +1,19 @@
-"""Numbers as people read them."""
+"""Tables and numbers as text."""
 
 import math
 
 import pytest
 
+from beam_pipeline.report.page import environment
 from beam_pipeline.report.tables import (
     NONE,
+    Table,
     bytes_text,
     count_text,
     ms_text,
     number_of,
     percent,
+    share_text,
     span_text,
     time_text,
 )
@@ -60,3 +63,30 @@ def test_what_does_not_exist_is_a_dash(value: float | None) -> None:
 
 def test_times_are_utc() -> None:
     assert time_text(0) == "1970-01-01 00:00"
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0 %"), (0.0001, "<0.1 %"), (0.5, "50.0 %"), (0.9999, ">99.9 %"), (1, "100 %")],
+)
+def test_only_0_and_1_are_whole(share: float, text: str) -> None:
+    assert share_text(share) == text.replace(" ", "\u00a0")
+
+
+def test_cells_have_the_format_of_their_column() -> None:
+    columns = ("name", "rows", ("share", "percent"), ("size", "bytes"))
+    table = Table("A table", columns, [("a", 1200, 0.25, 1e6), ("b", "1 of 2", None, math.nan)])
+    assert table.headings == ["name", "rows", "share", "size"]
+    assert table.formats == ["text", "count", "percent", "bytes"]
+    assert table.cells == [["a", "1,200", "25.0 %", "1.0 MB"], ["b", "1 of 2", NONE, NONE]]
+
+
+def test_html_of_a_table_is_escaped() -> None:
+    table = Table("<b>", ("name", "rows"), [("<i>", 1)], "small", num_left_out=2)
+    html = (
+        environment()
+        .from_string('{% from "table.html.jinja" import table %}{{ table(shown) }}')
+        .render(shown=table)
+    )
+    assert "<caption>&lt;b&gt;: the first 1 of 3</caption>" in html
+    assert '<th scope="row" class="text">&lt;i&gt;</th><td>1</td>' in html

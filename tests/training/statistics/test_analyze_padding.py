@@ -132,21 +132,16 @@ def test_same_seed_same_figures(compact_dataset: Path) -> None:
 
 
 @pytest.mark.slow
-def test_test_split_and_crop_size(compact_dataset: Path, tmp_path: Path) -> None:
+def test_parts_of_a_dataset(compact_dataset: Path, tmp_path: Path) -> None:
     code, figures = analyse(compact_dataset / "test", tmp_path, "--crop-size=256")
     assert code == 0
-    assert figures["split"] == "test"
-    assert figures["options"]["crop_size"] == 256
-
-
-@pytest.mark.slow
-def test_some_shards_only(compact_dataset: Path, tmp_path: Path) -> None:
+    assert figures["split"] == "test" and figures["options"]["crop_size"] == 256
     code, figures = analyse(compact_dataset / "train/*_00001-*", tmp_path)
     assert code == 0
     assert results(figures)["row_count"] == "not applicable"
 
 
-# --- what is measured is true -------------------------------------------------------------------
+# --- figures --- -------------------------------------------------------------------
 
 
 def test_figures_of_small_rows_agree_with_the_sampler(small_dataset: Path) -> None:
@@ -227,7 +222,7 @@ def test_sizes_and_families(arrow_dataset: Path) -> None:
     [
         (["--max_rows=0"], "--max_rows=0 is under 1"),
         (["--num-batches=-1"], "--num_batches=-1"),
-        (["--crop_size=10"], "crop_size is 10: it must be 64 or more"),
+        (["--crop_size=10"], "crop_size is 10: it must be an integer from 64"),
         (["--bogus"], "unrecognized arguments: --bogus"),
     ],
 )

@@ -298,16 +298,8 @@ def make_undecodable(batch: Batch) -> None:
     batch["inputs"][0, 58] = batch["targets"][0, 57] = 11
 
 
-def drop_positions(batch: Batch) -> None:
-    del batch["targets_position"]
-
-
-def make_wide(batch: Batch) -> None:
-    batch["inputs"] = batch["inputs"].astype(np.int64)
-
-
-def make_flat(batch: Batch) -> None:
-    batch["inputs"] = batch["inputs"].reshape(-1)
+def change(name: str, changed: Callable[[np.ndarray], np.ndarray]) -> Callable[[Batch], None]:
+    return lambda batch: batch.update({name: changed(batch[name])})
 
 
 @pytest.mark.parametrize(
@@ -322,9 +314,9 @@ def make_flat(batch: Batch) -> None:
         (put_both("_segmentation", 0, 20, 3), "example 0 position 20: segments are not numbered"),
         (put_both("_position", 0, 57, 57), "example 0 position 57: positions do not count from 0"),
         (make_undecodable, "example 0 position 57: segment 2, which begins there, does not decode"),
-        (drop_positions, "the arrays are inputs, "),
-        (make_wide, "inputs is int64 [3, 128]"),
-        (make_flat, "inputs is int32 [384]"),
+        (lambda batch: batch.pop("targets_position"), "the arrays are inputs, "),
+        (change("inputs", lambda x: x.astype(np.int64)), "inputs is int64 [3, 128]"),
+        (change("inputs", np.ravel), "inputs is int32 [384]"),
     ],
 )
 def test_invalid_batch(damage: Callable[[Batch], None], words: str, batch: Batch) -> None:

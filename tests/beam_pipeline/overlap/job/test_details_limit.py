@@ -13,7 +13,7 @@ import pytest
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap import DeconConfig, NGramConfig, run_train_test_overlap
 from beam_pipeline.overlap.__main__ import main
-from beam_pipeline.overlap.job import room, scanning
+from beam_pipeline.overlap.job import gathering, scanning
 from beam_pipeline.overlap.job.preparing import Job
 from beam_pipeline.overlap.results.counts import UnitSize, add_sizes
 from tests.support import documents
@@ -27,7 +27,7 @@ def test_the_scan_of_a_run_without_room_for_its_details_is_kept(
 ) -> None:
     assert main(flags(corpus)) == 0
     undisturbed = files_below(corpus / "out/stats")
-    monkeypatch.setattr(room, "free_bytes", lambda path: 6000)
+    monkeypatch.setattr(gathering, "free_bytes", lambda path: 6000)
     assert main([*flags(corpus), "--overwrite"]) == 1
     said = capfd.readouterr().err.strip().splitlines()[-1]
     assert " would have 17 records of " in said and " kB before compression, more than" in said
@@ -40,12 +40,12 @@ def test_the_scan_of_a_run_without_room_for_its_details_is_kept(
     def not_again(*_: object) -> None:
         raise AssertionError("a work unit is scanned again")
 
-    monkeypatch.setattr(scanning, "read_work_unit", not_again)
+    monkeypatch.setattr(scanning, "read_texts", not_again)
     fewer = [*flags(corpus), "--skip_existing", "--max_details=1"]
     assert main(fewer) == 0
     assert len(files_below(corpus / "out/stats")) == len(undisturbed) + 1  # what is left out
     monkeypatch.undo()
-    monkeypatch.setattr(scanning, "read_work_unit", not_again)
+    monkeypatch.setattr(scanning, "read_texts", not_again)
     assert main([*flags(corpus), "--skip_existing", "--overwrite"]) == 0
     assert files_below(corpus / "out/stats") == undisturbed
 
@@ -55,7 +55,7 @@ def test_a_run_without_room_for_its_matches_stops_before_it_writes_them(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(room, "free_bytes", lambda path: 1000)
+    monkeypatch.setattr(gathering, "free_bytes", lambda path: 1000)
     assert main([*flags(corpus), "--details=none"]) == 1
     said = capfd.readouterr().err.strip().splitlines()[-1]
     assert "overlap_matches in " in said and " would have 17 records" in said
@@ -65,7 +65,7 @@ def test_a_run_without_room_for_its_matches_stops_before_it_writes_them(
 
 
 def test_python_is_told_its_own_options(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(room, "free_bytes", lambda path: 6000)
+    monkeypatch.setattr(gathering, "free_bytes", lambda path: 6000)
     config = DeconConfig(
         input_path=f"{corpus}/in",
         decontaminate_source=f"{corpus}/eval/music-1a2b3c",
@@ -83,13 +83,13 @@ def test_the_estimate_is_no_less_than_what_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     estimated = []
-    check = room.check_room
+    check = gathering.check_room
 
     def kept(sizes: Sequence[UnitSize], job: Job) -> None:
         estimated.append(add_sizes(sizes))
         check(sizes, job)
 
-    monkeypatch.setattr(room, "check_room", kept)
+    monkeypatch.setattr(gathering, "check_room", kept)
     assert main([*flags(corpus), "--details=none"]) == 0
     table = pq.read_table(corpus / "out/stats/overlap_matches.parquet")
     places = [

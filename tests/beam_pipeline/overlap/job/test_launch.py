@@ -9,15 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
 
-from beam_pipeline.errors import UsageError
-from beam_pipeline.jobs import output_folder
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER, taken
 from beam_pipeline.overlap import DeconConfig
 from beam_pipeline.overlap.__main__ import main
-from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.launch import output_files
 from beam_pipeline.overlap.results.layout import SUCCESS_NAME
 from beam_pipeline.overlap.summary import print_summary
@@ -47,7 +43,7 @@ def cells(line: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())
 
 
-def test_the_table_says_what_was_hit(corpus: Path, capsys: pytest.CaptureFixture) -> None:
+def test_summary_table(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(flags(corpus, "--max_details_per_pair=1")) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -74,7 +70,7 @@ def test_the_table_says_what_was_hit(corpus: Path, capsys: pytest.CaptureFixture
     assert below[5] == f"Next: python -m beam_pipeline.overlap.report {corpus}/out"
 
 
-def test_nothing_is_said_of_what_is_not_there(corpus: Path, capsys: pytest.CaptureFixture) -> None:
+def test_summary_omits_what_is_absent(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     write_lines(corpus / "in/train.jsonl", {"id": "d", "text": f"but {SHARED} \ud800"})
     write_lines(corpus / "eval/music-1a2b3c/test.jsonl", {"id": "\ud800", "text": SHARED})
     assert main(flags(corpus)) == 0
@@ -84,15 +80,7 @@ def test_nothing_is_said_of_what_is_not_there(corpus: Path, capsys: pytest.Captu
         assert word not in out
 
 
-def test_both_caps_are_named(corpus: Path, capsys: pytest.CaptureFixture) -> None:
-    caps = ["--max_details=0", "--max_details_per_pair=2", "--degenerate=skip"]
-    assert main(flags(corpus, *caps)) == 0
-    out = capsys.readouterr().out
-    assert "0 records; 17 are left out by --max_details_per_pair=2 and --max_details=0" in out
-    assert "Warning" not in out
-
-
-def test_the_next_command_can_be_copied(corpus: Path, capsys: pytest.CaptureFixture) -> None:
+def test_next_command_is_quoted(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     output = corpus / "my out [b]"
     assert main(flags(corpus, f"--output_path={output}")) == 0
     out = capsys.readouterr().out
@@ -103,16 +91,10 @@ def test_the_next_command_can_be_copied(corpus: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.splitlines()[-1] == out.splitlines()[-1]
 
 
-def test_help_is_quick_to_read() -> None:
-    command = [sys.executable, "-m", "beam_pipeline.overlap", "--help"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "--decontaminate_source" in result.stdout and result.stderr == ""
-
-
 # --- refused, failed, stopped ---------------------------------------------------------------------
 
 
-def test_what_cannot_be_run_touches_nothing(corpus: Path, capsys: pytest.CaptureFixture) -> None:
+def test_refused_command_leaves_the_output(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     """Not even an earlier result that may be replaced."""
     assert main(flags(corpus)) == 0
     before = files_below(corpus / "out")
@@ -128,7 +110,7 @@ def test_what_cannot_be_run_touches_nothing(corpus: Path, capsys: pytest.Capture
         assert files_below(corpus / "out") == before, more
 
 
-def test_a_finished_result_is_kept_unless_told(corpus: Path, capsys: pytest.CaptureFixture) -> None:
+def test_finished_result_needs_overwrite(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(flags(corpus)) == 0
     line = error_of(capsys, 2, flags(corpus))
     assert f"--output_path={corpus}/out holds a finished result: choose" in line
@@ -136,38 +118,8 @@ def test_a_finished_result_is_kept_unless_told(corpus: Path, capsys: pytest.Capt
     assert "music-n7.jsonl" in os.listdir(corpus / "out/clean")
 
 
-def test_what_a_worker_finds_wrong_is_one_line(corpus: Path, capsys: pytest.CaptureFixture) -> None:
-    write_lines(corpus / "in/train.jsonl", {"body": "a"}, {"body": "b"})
-    line = error_of(capsys, 1, flags(corpus))
-    assert "none of 2 records of 1 training files has a text in the field 'text'" in line
-    assert not (corpus / "out" / SUCCESS_NAME).exists()
-    assert not (corpus / "out" / TEMP_FOLDER).exists()
-
-
-def test_a_runner_that_did_nothing_is_found_out(
-    corpus: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def build(pipeline: beam.Pipeline, *others: object) -> None:
-        _ = pipeline | beam.Create([1])
-
-    monkeypatch.setattr(overlap_pipeline, "build", build)
-    line = error_of(capsys, 1, flags(corpus))
-    assert f"the runner ended without an error, yet {corpus}/out has no .SUCCESS" in line
-
-
-def test_ctrl_c_is_130(
-    corpus: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(overlap_pipeline, "build", stop)
-    assert main(flags(corpus)) == 130
-    assert capsys.readouterr().err == "stopped; the output holds no finished result\n"
-
-
 @pytest.mark.slow
-def test_sigterm_tidies_up(corpus: Path) -> None:
+def test_sigterm(corpus: Path) -> None:
     write_lines(corpus / "in/more.jsonl", *({"text": f"{n} {SHARED}"} for n in range(30_000)))
     process = subprocess.Popen(
         [*warm_python(), "-m", "beam_pipeline.overlap", *flags(corpus)],
@@ -189,39 +141,8 @@ def test_sigterm_tidies_up(corpus: Path) -> None:
     assert not lock.parent.exists()
 
 
-@pytest.mark.slow
-def test_several_processes_write_the_same(corpus: Path) -> None:
-    assert main(flags(corpus)) == main(
-        flags(corpus, f"--output_path={corpus}/again", "--processes=2")
-    )
-    one, other = (files_below(corpus / name) for name in ("out", "again"))
-    assert set(one) == set(other) and SUCCESS_NAME in one
-    for name in one:
-        if not name.startswith("progress/"):
-            assert one[name] == other[name], name
-
-
 # --- the output folder ----------------------------------------------------------------------------
 
-OURS = (
-    "stats/overlap_stats.jsonl",
-    "stats/overlap_stats_by_train_path.jsonl",
-    "stats/overlap_details.jsonl.gz",
-    "stats/overlap_details_left_out.jsonl",
-    "stats/overlap_matches.parquet",
-    "stats/overlap_ngrams.jsonl.gz",
-    "stats/overlap_coverage.jsonl",
-    "stats/overlap_boilerplate.jsonl",
-    "clean/gsm8k.jsonl",
-    "clean/gsm8k-n15.jsonl",
-    "dead_letter/dead_letter_00000-of-00001.parquet",
-    "progress/progress-00001.jsonl",
-    "progress/progress-00001-00002.jsonl",
-    "progress/progress-00001-00002-pass-00003.jsonl",
-    "progress/progress_summary.json",
-    "progress/input_files.jsonl",
-    "tmp/overlap_instances-00000-of-00003.jsonl.gz",
-)
 WORK = ("tmp/work/0123/part.parquet", "tmp/work/0123/index")
 FOREIGN = (
     "notes.txt",
@@ -237,50 +158,20 @@ FOREIGN = (
 )
 
 
-def fill(folder: Path, names: tuple[str, ...]) -> None:
-    for name in names:
-        path = folder / name
+@pytest.mark.parametrize("skip_existing", [False, True])
+def test_overwrite_removes_own_files_only(corpus: Path, skip_existing: bool) -> None:
+    caps = ["--num_shards=2", "--max_details=1", "--max_document_frequency=5"]
+    assert main(flags(corpus, *caps)) == 0
+    assert len(files_below(corpus / "out")) > 15
+    for name in WORK + FOREIGN:
+        path = corpus / "out" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-
-
-@pytest.mark.parametrize("skip_existing", [False, True])
-@pytest.mark.parametrize("is_finished", [False, True])
-def test_a_run_removes_what_is_ours_and_keeps_what_it_goes_on_from(
-    tmp_path: Path, skip_existing: bool, is_finished: bool
-) -> None:
-    fill(tmp_path, OURS + WORK + FOREIGN + ((SUCCESS_NAME,) if is_finished else ()))
-    with taken(str(tmp_path), is_finished, files=output_files(skip_existing)):
-        left = {name for name in files_below(tmp_path) if not name.startswith(TEMP_FOLDER)}
-    assert left == {*FOREIGN, *(WORK if skip_existing else ())}
-
-
-def test_success_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path, (*OURS, SUCCESS_NAME))
-    delete, removed = output_folder.delete_files, []
-    monkeypatch.setattr(output_folder, "delete_files", lambda paths: removed.append(paths))
-    with taken(str(tmp_path), True, files=output_files(False)):
-        pass
-    assert removed[0] == [str(tmp_path / SUCCESS_NAME)]
-    assert {str(Path(path).relative_to(tmp_path)) for path in removed[1]} == set(OURS)
-    delete(removed[0])
-
-
-def test_all_that_a_run_writes_is_known_as_ours(corpus: Path) -> None:
-    """What a later run has to remove."""
-    several = ["--num_shards=2", "--max_details=1", "--max_document_frequency=5"]
-    assert main(flags(corpus, *several)) == 0
-    assert len(files_below(corpus / "out")) > 15
-    with taken(f"{corpus}/out", True, files=output_files(False)):
-        pass
-    assert files_below(corpus / "out") == {}
-
-
-def test_who_writes_the_output_is_named_with_our_flag(tmp_path: Path) -> None:
-    with taken(str(tmp_path), False, files=output_files(False)):
-        with pytest.raises(UsageError, match=f"^--output_path={tmp_path} is being written by"):
-            with taken(str(tmp_path), False, files=output_files(False)):
-                pytest.fail("the folder was taken twice")
+    with taken(f"{corpus}/out", True, files=output_files(skip_existing)):
+        left = files_below(corpus / "out")
+    left = {name for name in left if not name.startswith((TEMP_FOLDER, "tmp/work/"))}
+    assert left == set(FOREIGN)
+    assert (corpus / "out" / WORK[0]).exists() == skip_existing
 
 
 # --- gs:// ----------------------------------------------------------------------------------------
@@ -301,9 +192,7 @@ def test_input_and_output_on_gs(corpus: Path, gcs: Gcs, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("flag", ["input_path", "decontaminate_source", "output_path"])
-def test_dataflow_does_not_see_local_paths(
-    capsys: pytest.CaptureFixture, flag: str, corpus: Path
-) -> None:
+def test_local_path_on_dataflow(capsys: pytest.CaptureFixture, flag: str, corpus: Path) -> None:
     given = {
         "input_path": "gs://b/in",
         "decontaminate_source": "x=gs://b/eval",
@@ -323,7 +212,7 @@ def test_dataflow_does_not_see_local_paths(
 
 
 @pytest.mark.slow
-def test_a_job_on_dataflow_is_waited_for(
+def test_dataflow_job(
     dataflow: DataflowApi, corpus: Path, gcs: Gcs, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     bucket = gcs.make_bucket()
@@ -344,7 +233,7 @@ def test_a_job_on_dataflow_is_waited_for(
     assert names == {"stats", "clean", "progress", "tmp", "dead_letter", SUCCESS_NAME}
 
 
-def test_lists_of_rules_are_replaced_with_the_result(corpus: Path, capsys) -> None:
+def test_rule_lists_are_replaced(corpus: Path, capsys) -> None:
     assert main(flags(corpus, "--rules=gpt3,llama2", "--threshold=0.5")) == 0
     shown = capsys.readouterr().out
     assert "llama2" in shown and "threshold" in shown
@@ -359,7 +248,7 @@ def test_lists_of_rules_are_replaced_with_the_result(corpus: Path, capsys) -> No
     assert not [name for name in names if "rules" in name]
 
 
-def test_the_summary_names_what_was_not_looked_up_or_counted(
+def test_summary_of_skipped_rows(
     corpus: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:
@@ -375,7 +264,7 @@ def test_the_summary_names_what_was_not_looked_up_or_counted(
     )
 
 
-def test_matches_of_boilerplate_are_not_among_the_matches(
+def test_summary_of_boilerplate(
     corpus: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:

@@ -22,9 +22,8 @@ from beam_pipeline.overlap.__main__ import main as search
 from beam_pipeline.overlap.attributes import main as write_attributes
 from beam_pipeline.overlap.ngrams.token_kernels import Tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
-from beam_pipeline.overlap.removal.changes import piece_id
-from beam_pipeline.overlap.removal.cleaning import compressed
-from beam_pipeline.overlap.removal.cutting import Cut, cut_text, reach_into
+from beam_pipeline.overlap.removal.cutting import Cut, cut_text, piece_id, reach_into
+from beam_pipeline.overlap.removal.rewriting import compressed
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.report.__main__ import main as report
 from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS, TRAIN_FILES
@@ -65,7 +64,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["document", "split", "mask"])
-def test_what_is_clean_stays_and_a_second_run_finds_nothing(found: Path, mode: str) -> None:
+def test_clean_corpus_has_no_overlap_left(found: Path, mode: str) -> None:
     assert clean(found, f"--remove={mode}", "--overwrite", "--min_piece_chars=20") == 0
     folder = found / "clean/documents"
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
@@ -107,9 +106,7 @@ def chars_of(texts: list[str | None]) -> int:
 
 
 @pytest.mark.parametrize("mode", ["document", "split", "mask"])
-def test_the_manifest_counts_what_the_files_have(
-    found: Path, capsys: pytest.CaptureFixture[str], mode: str
-) -> None:
+def test_manifest_counts(found: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
     assert clean(found, f"--remove={mode}", "--overwrite", "--min_piece_chars=20") == 0
     manifest = manifest_of(found)
     total, of_quiz = Counter[str](), Counter[str]()
@@ -158,7 +155,7 @@ def codecs_of(file: pq.ParquetFile) -> list[str]:
     return [group.column(number).compression for number in range(group.num_columns)]
 
 
-def test_compression_is_that_of_the_bytes_whatever_the_name(tmp_path: Path) -> None:
+def test_compression_is_kept_contrary_to_the_name(tmp_path: Path) -> None:
     write_evaluation(tmp_path)
     (tmp_path / "in").mkdir()
     names = ["a.jsonl", "b.jsonl.gz", "c.json.zst", "d.json", "e.jsonl"]
@@ -177,7 +174,7 @@ def test_compression_is_that_of_the_bytes_whatever_the_name(tmp_path: Path) -> N
                 assert compression_of(stream) == compression
 
 
-def test_the_bytes_of_gzip_do_not_depend_on_what_is_written_at_a_time() -> None:
+def test_gzip_bytes_do_not_depend_on_write_sizes() -> None:
     data = np.random.default_rng(1).integers(97, 101, 5 << 19, np.uint8).tobytes()
     written = set()
     for size in (len(data), (1 << 20) + 1, 70_000):
@@ -189,27 +186,27 @@ def test_the_bytes_of_gzip_do_not_depend_on_what_is_written_at_a_time() -> None:
     assert written == {zlib.compress(data, 1, wbits=31)}
 
 
-def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_removal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert clean(tmp_path, "--remove=document") == 2
-    assert "is no finished result" in capsys.readouterr().err
+    assert "is not a finished result" in capsys.readouterr().err
     write_corpus(tmp_path)
     find_in(tmp_path, "in", "out")
     capsys.readouterr()
     assert clean(tmp_path) == 2
-    assert "--remove=none: give document" in capsys.readouterr().err
+    assert "--remove=none: pass document" in capsys.readouterr().err
     assert clean(tmp_path, "--remove=mask", "--mask_token=Boy") == 2
     assert "--mask_token=Boy has a token of an evaluation row" in capsys.readouterr().err
     assert clean(tmp_path, "--remove=mask", "--mask_token=[x]") == 2
-    assert "give a word" in capsys.readouterr().err
+    assert "must be a word" in capsys.readouterr().err
     (tmp_path / "clean/documents").mkdir(parents=True)
     assert clean(tmp_path, "--remove=document") == 2
-    assert "that no run has put there" in capsys.readouterr().err
+    assert "that Probeline did not create" in capsys.readouterr().err
     (tmp_path / "clean/documents").rmdir()
     of_files = tmp_path / "out" / TRAIN_FILES
     table = pq.read_table(of_files)
     pq.write_table(table.drop("num_text_chars"), of_files)
     assert clean(tmp_path, "--remove=document") == 2
-    assert "is no finished result of the overlap job of this version" in capsys.readouterr().err
+    assert "is not a finished result of this version's overlap job" in capsys.readouterr().err
     pq.write_table(table, of_files)
     os.utime(tmp_path / "in/a.jsonl", (1, 1))
     assert clean(tmp_path, "--remove=document") == 1
@@ -217,7 +214,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "clean/.SUCCESS").exists()
 
 
-def test_the_report_shows_what_a_removal_took(
+def test_report_of_a_removal(
     found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "report.html"
@@ -242,7 +239,7 @@ def test_the_report_shows_what_a_removal_took(
 
 
 @pytest.mark.parametrize("num_others", [3, 500])
-def test_fields_of_that_name_in_other_objects_stay(tmp_path: Path, num_others: int) -> None:
+def test_fields_of_the_same_name_in_nested_objects(tmp_path: Path, num_others: int) -> None:
     """So many that the record is written anew as a whole, or few."""
     shared = "the quick brown fox jumps over the lazy dog again"
     others = [{"text": f"other {number}"} for number in range(num_others)]
@@ -280,7 +277,7 @@ _TEXTS = st.lists(
     st.booleans(),
     st.integers(0, 4),
 )
-def test_nothing_shared_remains_of_any_text(
+def test_no_shared_ngram_remains(
     text: str, rows: list[str], length: int, tokenizer: Tokenizer, is_mask: bool, margin: int
 ) -> None:
     spans = [(start, end) for start, end in shared_places(text, rows, length, tokenizer)]
@@ -293,7 +290,7 @@ _PLACES = st.lists(st.integers(0, 30), max_size=12)
 
 
 @given(_PLACES, st.lists(st.integers(0, 4), min_size=12, max_size=12), _PLACES, st.integers(0, 5))
-def test_what_a_margin_reaches_is_what_a_plain_loop_says(
+def test_margins_against_a_plain_loop(
     starts: list[int], sizes: list[int], edges: list[int], margin: int
 ) -> None:
     """Tokens may be empty or lie within each other; margins may overlap."""
@@ -325,7 +322,7 @@ assert changed.endswith(text[1000:])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", [[], ["masked"]])
-def test_a_long_text_is_tokenised_in_pieces(mask: list[str]) -> None:
+def test_memory_of_a_long_text(mask: list[str]) -> None:
     assert peak_memory([sys.executable, "-c", CUT_A_LONG_TEXT, *mask]) < MAX_MIB
 
 
@@ -339,9 +336,7 @@ def test_a_long_text_is_tokenised_in_pieces(mask: list[str]) -> None:
         ["--remove=mask"],
     ],
 )
-def test_a_second_run_drops_the_boilerplate_of_the_first(
-    tmp_path: Path, seed: int, ways: list[str]
-) -> None:
+def test_second_run_with_dropped_boilerplate(tmp_path: Path, seed: int, ways: list[str]) -> None:
     """Where text is removed an n-gram may become rare enough to count."""
     corpus, one = make_corpus(tmp_path, seed, num_files=4), "--direct_num_workers=1"
     flags = ["--ngram_length=1,2", "--max_document_frequency=3", one]

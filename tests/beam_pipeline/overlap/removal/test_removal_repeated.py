@@ -1,7 +1,6 @@
 """A removal that is killed or repeated, and one in a run with the search."""
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,32 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main as find
-from beam_pipeline.overlap.removal import by_file
+from beam_pipeline.overlap.removal import job
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.results.layout import TRAIN_FILES
+from tests.support.kills import kill_script
 from tests.support.overlap_jobs import files_below
-from tests.support.repository import ROOT
 from tests.support.warm_python import warm_python
 
 SHARED = "every good boy does fine when all of the notes are played in the right order"
 
 SPLIT = ["--remove=split", "--margin_chars=20", "--min_piece_chars=20"]
-
-# Runs `main` in a process that kills itself when a function of the job is called for the n-th time.
-_SCRIPT = """
-import os, signal, sys
-from beam_pipeline.overlap.removal import by_file as job
-name, after = sys.argv[1], int(sys.argv[2])
-original, calls = getattr(job, name), []
-def killing(*args, **kwargs):
-    calls.append(0)
-    if len(calls) == after:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-setattr(job, name, killing)
-from beam_pipeline.overlap.remove import main
-sys.exit(main(sys.argv[3:]))
-"""
 
 
 def write_corpus(folder: Path) -> list[str]:
@@ -79,32 +62,18 @@ def check(result: Path, output: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "after", "num_done"),
+    ("point", "num_done"),
     [
-        ("write_file", 4, 3),
-        *(
-            pytest.param(*kill, marks=pytest.mark.slow)
-            for kill in (
-                ("write_file", 1, 0),
-                ("write_guarded", 4, 2),
-                ("finish", 1, 5),
-                ("write_guarded", 7, 5),  # the manifest
-                ("write_guarded", 8, 0),  # `.SUCCESS`
-            )
-        ),
+        (("overlap.removal.job", "module", "write_file", 4), 3),
+        pytest.param(("overlap.removal.job", "module", "finish", 1), 5, marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_run_leaves_no_finished_corpus_and_the_next_writes_it(
-    result: Path, tmp_path: Path, name: str, after: int, num_done: int
+def test_resumed_run_keeps_finished_files(
+    result: Path, tmp_path: Path, point: tuple[str, str, str, int], num_done: int
 ) -> None:
     flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
-    killed = subprocess.run(
-        [*warm_python(), "-c", _SCRIPT, name, str(after), *flags],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    script = kill_script(*point).replace("beam_pipeline.main", "beam_pipeline.overlap.remove")
+    killed = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
     assert not (tmp_path / "clean/.SUCCESS").exists()
     records = (tmp_path / "clean/documents/.done").glob("*.json")
@@ -113,10 +82,10 @@ def test_a_killed_run_leaves_no_finished_corpus_and_the_next_writes_it(
     written = list(map(identity, done))
     assert remove([*flags, "--skip_existing"]) == 0
     check(result, tmp_path / "clean")
-    assert written == list(map(identity, done))  # what was finished is not written again
+    assert written == list(map(identity, done))
 
 
-def test_a_finished_corpus_is_kept_or_replaced(
+def test_finished_corpus_is_kept_or_replaced(
     result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
@@ -128,7 +97,7 @@ def test_a_finished_corpus_is_kept_or_replaced(
     assert identity(tmp_path / "clean/documents/0.jsonl") == before
     assert remove([*flags, "--skip_existing", "--margin_chars=10", "--max_pieces=3"]) == 2
     said = capsys.readouterr().err
-    assert "holds another clean corpus: --margin_chars was 20 and is 10; choose another" in said
+    assert "holds a different clean corpus: --margin_chars was 20 and is 10; choose another" in said
     assert remove([*flags, "--overwrite"]) == 0
     assert identity(tmp_path / "clean/documents/0.jsonl") != before
     check(result, tmp_path / "clean")
@@ -136,9 +105,7 @@ def test_a_finished_corpus_is_kept_or_replaced(
     assert "is the folder of the result" in capsys.readouterr().err
 
 
-def test_another_result_is_named(
-    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_different_result(result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "other"):
         shutil.copytree(result, tmp_path / name)
     flags = [f"--output_path={tmp_path}/clean", *SPLIT, "--direct_num_workers=1"]
@@ -150,8 +117,8 @@ def test_another_result_is_named(
         capsys.readouterr()
         assert remove([f"--result_path={tmp_path}/{name}", *flags, "--skip_existing"]) == 2
         said = capsys.readouterr().err
-        moved = f"it was made of {tmp_path}/one, not of {tmp_path}/other;"
-        rewritten = f"{tmp_path}/one has become another result since;"
+        moved = f"it was made from {tmp_path}/one, not from {tmp_path}/other;"
+        rewritten = f"{tmp_path}/one has changed since;"
         assert (rewritten if name == "one" else moved) in said
 
 
@@ -179,7 +146,7 @@ def test_one_run_finds_and_removes(
     assert "corpus: --max_pieces was 10 and is 3; choose" in capsys.readouterr().err
     other = f"--output_path={tmp_path}/other"
     assert find_and_remove(result.parent, tmp_path, "--skip_existing", other) == 2
-    assert f"it was made of {tmp_path}/result, not of {tmp_path}/o" in capsys.readouterr().err
+    assert f"it was made from {tmp_path}/result, not from {tmp_path}/o" in capsys.readouterr().err
     assert not (tmp_path / "other").exists() and not (tmp_path / "result/.SUCCESS").exists()
     assert find_and_remove(result.parent, tmp_path, "--template_location=gs://b/t") == 2
     assert "which a template does not start" in capsys.readouterr().err
@@ -192,7 +159,7 @@ def test_one_run_finds_and_removes(
         ("--remove_output=a", "--remove_output=a needs --remove=document, split or mask"),
     ],
 )
-def test_the_way_and_the_folder_need_each_other(
+def test_removal_option_without_its_folder(
     capsys: pytest.CaptureFixture[str], given: str, message: str
 ) -> None:
     needed = ["--input_path=in", "--decontaminate_source=quiz", "--output_path=out"]
@@ -201,16 +168,16 @@ def test_the_way_and_the_folder_need_each_other(
 
 
 @pytest.mark.parametrize("name", ["write_file", "finish"])
-def test_a_step_that_is_repeated_changes_nothing(
+def test_repeated_step_changes_nothing(
     result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    original = getattr(by_file, name)
+    original = getattr(job, name)
 
     def twice(*args):
         original(*args)
         return original(*args)
 
-    monkeypatch.setattr(by_file, name, twice)
+    monkeypatch.setattr(job, name, twice)
     flags = flags_of(result, tmp_path / "clean")
     assert remove([*flags, "--direct_num_workers=1"]) == 0
     check(result, tmp_path / "clean")

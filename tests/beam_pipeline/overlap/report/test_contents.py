@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text
+from beam_pipeline.overlap.removal.options import RemovalConfig
 from beam_pipeline.overlap.report import contents as module
 from beam_pipeline.overlap.report.contents import MARGIN_CHARS, Report, read_contents
 from beam_pipeline.overlap.report.output import Output

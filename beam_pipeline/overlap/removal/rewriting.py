@@ -1,0 +1,435 @@
+"""A training file to a clean file: same format, compression, schema and order.
+
+A file without a contaminated document is copied. JSON is copied in blocks of bytes: only records
+that change are parsed, and only the values of their text and id change. Records are counted as the
+scan counts them: a blank line is not a record, and dead letters are copied. Parquet is copied row
+group by row group; memory holds one.
+"""
+
+import bz2
+import contextlib
+import functools
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from beam_pipeline.documents.batch import decode, encode
+from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.json import MAX_RECORD_BYTES, parse
+from beam_pipeline.documents.json_text import MARK, find_lines
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.jobs.frame import FAULT
+from beam_pipeline.overlap.removal.cutting import Changes, Cut, piece_id
+from beam_pipeline.overlap.removal.training_files import (
+    Counts,
+    DocumentReader,
+    Documents,
+    TrainingFile,
+)
+from beam_pipeline.overlap.results.output_files import GzipMember, json_value
+from beam_pipeline.storage.files import COPY_BYTES, create_file, open_file
+from beam_pipeline.storage.json_array import begins_array, split_array
+from beam_pipeline.storage.lines import (
+    BLOCK_BYTES,
+    BYTE_ORDER_MARK,
+    Compression,
+    compression_of,
+    decompressed,
+)
+from beam_pipeline.storage.matching import FileVersion
+from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
+
+_ZEROS = bytes(64)
+_MARKED = json.dumps(MARK).encode()
+_WHITESPACE = b" \t\r\n"
+_MAX_TRIES = 100  # to find a field among those of the same name in objects within the record
+Write = Callable[[bytes], Any]
+_GZIP_LEVEL = 1  # twice as fast as level 3, for files larger by a twentieth
+
+
+def clean_file(
+    file: TrainingFile, documents: DocumentReader, target: str, fields: Fields, cut: Cut | None
+) -> Counts:
+    """Writes a clean file to `target`; with a `cut` of None, without contaminated records.
+
+    Raises:
+      ProbelineError: the file cannot be written, or the counts do not add up.
+    """
+    changes = Changes(documents, cut)
+    path, version = file.file.path, file.file.version
+    num_rows = file.num_rows
+    with create_file(target) as stream:
+        if not file.num_documents:
+            with open_file(path, version=version) as source:
+                shutil.copyfileobj(source, stream, COPY_BYTES)
+        elif file.format == "parquet":
+            num_rows = rewrite_parquet(file.file, stream, changes, fields)
+        else:
+            with (
+                open_file(path, version=version) as source,
+                compressed(stream, compression_of(source)) as write,
+            ):
+                blocks = _read_blocks(decompressed(source), write)
+                num_rows = rewrite_json(blocks, file.format == "json", write, changes, fields)
+    counts = changes.counts(num_rows, file.num_chars)
+    check_counts(path, counts.total)
+    return counts
+
+
+def check_counts(path: str, total: Counter[str]) -> None:
+    """Raises ProbelineError unless all records and characters of a file are kept or removed."""
+    is_whole = (
+        total["records_in"] == total["records_kept"] + total["records_removed"]
+        and total["contaminated"] == total["changed"] + total["records_removed"]
+        and total["chars_in"] == total["chars_kept"] + total["chars_removed"]
+        and total["contaminated_chars"] == total["contaminated_chars_kept"] + total["chars_removed"]
+        and total["chars_kept"] >= total["contaminated_chars_kept"] >= 0
+    )
+    if not is_whole:
+        raise ProbelineError(f"the counts of {path} do not add up, {dict(total)}: {FAULT}")
+
+
+def _read_blocks(stream: BinaryIO, write: Callable[[bytes], Any]) -> Iterator[bytes]:
+    """Yields the bytes of a file; its byte order mark is copied."""
+    read = getattr(stream, "read1", stream.read)
+    head = stream.read(len(BYTE_ORDER_MARK))
+    if head == BYTE_ORDER_MARK:
+        write(head)
+        head = b""
+    while block := head + read(BLOCK_BYTES):
+        yield block
+        head = b""
+
+
+# --- compression ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def compressed(
+    target: BinaryIO, compression: Compression | None
+) -> Iterator[Callable[[bytes], Any]]:
+    """Yields a function that writes to a stream, compressed."""
+    if compression == "gzip":
+        with GzipMember(target, _GZIP_LEVEL) as member:
+            yield member.write
+    elif compression == "bzip2":
+        with bz2.BZ2File(target, "wb") as stream:
+            yield stream.write
+    elif compression == "zstd":
+        wrapped = pa.PythonFile(_Unclosed(target), mode="w")
+        with pa.CompressedOutputStream(wrapped, "zstd") as stream:
+            yield stream.write
+    else:
+        yield target.write
+
+
+class _Unclosed:
+    """A stream that Arrow may close without closing the file."""
+
+    closed = False
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        return cast(int, self._stream.write(data))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def rewrite_json(
+    blocks: Iterable[bytes], may_be_array: bool, write: Write, changes: Changes, fields: Fields
+) -> int:
+    """Copies a file of lines, or one array, with its contaminated records as `changes` has them.
+
+    Args:
+      blocks: a file without its byte order mark, cut anywhere.
+
+    Returns:
+      The number of records.
+
+    Raises:
+      ProbelineError: an element of an array is longer than a record may be.
+    """
+    blocks = iter(blocks)
+    first = next(blocks, b"")
+    blocks = chain([first], blocks)
+    if may_be_array and begins_array(first):
+        head = first[: first.index(b"[") + 1]
+        return _rewrite_array(head, blocks, write, changes, fields)
+    return _rewrite_lines(blocks, write, changes, fields)
+
+
+def _rewrite_lines(blocks: Iterable[bytes], write: Write, changes: Changes, fields: Fields) -> int:
+    row = 0
+    for data, is_record in _whole_lines(blocks):
+        if is_record is not None:
+            write(data)
+            row += is_record
+            continue
+        line_feed = b"" if data.endswith(b"\n") else b"\n"
+        records = find_lines(data + line_feed + _ZEROS)
+        documents = changes.within(row, row + records.count)
+        at = 0
+        for index, number in enumerate((documents.rows - row).tolist()):
+            start, end = int(records.starts[number]), int(records.stops[number]) + 1
+            write(data[at:start])
+            line = data[start:end]
+            separator = b"" if line.endswith(b"\n") else b"\n"
+            write(separator.join(_changed(line, documents, index, changes, fields)))
+            at = end
+        write(data[at:] if at else data)
+        row += records.count
+    return row
+
+
+def _rewrite_array(
+    head: bytes, blocks: Iterable[bytes], write: Write, changes: Changes, fields: Fields
+) -> int:
+    tail = b""  # the whitespace after the array
+
+    def remembered() -> Iterator[bytes]:
+        nonlocal tail
+        for block in blocks:
+            content = block.rstrip(_WHITESPACE)
+            tail = block[len(content) :] if content else tail + block
+            yield block
+
+    write(head)
+    row, separator = 0, b""
+    for elements in split_array(remembered(), MAX_RECORD_BYTES):
+        if any(len(element) > MAX_RECORD_BYTES for element in elements):
+            raise ProbelineError(
+                f"an element of a JSON array is longer than {MAX_RECORD_BYTES >> 20} MiB: convert "
+                "the file to JSON lines and run the overlap job again"
+            )
+        documents = changes.within(row, row + len(elements))
+        written: list[bytes] = []
+        at = 0
+        for index, number in enumerate((documents.rows - row).tolist()):
+            written += elements[at:number]
+            written += _changed(elements[number], documents, index, changes, fields)
+            at = number + 1
+        written += elements[at:]
+        if written:
+            write(separator + b",".join(written))
+            separator = b","
+        row += len(elements)
+    write(b"]" + tail)
+    return row
+
+
+def _whole_lines(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool | None]]:
+    """Yields whole lines, and None; of a line that is too long, parts, the last of them counted."""
+    held: list[bytes] = []
+    num_held = 0
+    is_long = is_record = False
+    for block in blocks:
+        if is_long:
+            end = block.find(b"\n") + 1
+            is_long = not end
+            yield (block, False) if is_long else (block[:end], is_record)
+            if is_long:
+                continue
+            block = block[end:]
+        stop = block.rfind(b"\n") + 1
+        if stop:
+            yield b"".join([*held, block[:stop]]), None
+            held, num_held = [], 0
+        held.append(block[stop:])
+        num_held += len(block) - stop
+        if num_held > MAX_RECORD_BYTES:
+            line = b"".join(held)
+            is_long, is_record = True, bool(line[: MAX_RECORD_BYTES + 1].strip())
+            yield line, False
+            held, num_held = [], 0
+    if is_long:
+        yield b"", is_record
+    elif num_held:
+        yield b"".join(held), None
+
+
+def _changed(
+    record: bytes, documents: Documents, index: int, changes: Changes, fields: Fields
+) -> Iterator[bytes]:
+    """Yields the records that replace a contaminated record."""
+    values = parse(record)
+    pieces = changes.texts(documents, index, values[fields.text])
+    has_id = changes.is_split and fields.id != fields.text
+    identifier = values.get(fields.id) if has_id else None
+    names = [fields.text] if identifier is None else [fields.text, fields.id]
+    places = _places_of(record, names) if pieces else None
+    for number, piece in enumerate(pieces):
+        new = {fields.text: piece}
+        if identifier is not None:
+            new[fields.id] = piece_id(str(identifier), number, piece)
+        yield _with_values(record, values, places, new)
+    if changes.is_split and identifier is None:
+        changes.num_unnamed += len(pieces)
+
+
+def _with_values(
+    record: bytes,
+    values: dict[str, Any],
+    places: list[tuple[int, int, str]] | None,
+    new: dict[str, str],
+) -> bytes:
+    """Returns a record with new values of some fields, its other bytes kept if possible."""
+    if places is None:
+        ending = record[len(record.rstrip()) :]
+        return json.dumps({**values, **new}).encode() + ending
+    parts, at = [], 0
+    for start, end, name in places:
+        is_ascii = record[start:end].isascii()
+        value = json.dumps(new[name]).encode() if is_ascii else json_value(new[name])
+        parts += [record[at:start], value]
+        at = end
+    return b"".join([*parts, record[at:]])
+
+
+def _places_of(record: bytes, names: list[str]) -> list[tuple[int, int, str]] | None:
+    """Returns where the values of fields at the top level are, in order; None if one is unclear.
+
+    Each try parses the record, which may have thousands of such fields in objects within it.
+    """
+    found = []
+    for name in names:
+        place = _place_of(record, name)
+        if place is None:
+            return None
+        found.append((*place, name))
+    return sorted(found)
+
+
+def _place_of(record: bytes, name: str) -> tuple[int, int] | None:
+    for match in islice(_field(name).finditer(record), _MAX_TRIES):
+        start, end = match.span(1)
+        try:
+            marked = orjson.loads(record[:start] + _MARKED + record[end:])
+        except orjson.JSONDecodeError:
+            continue
+        if marked.get(name) == MARK:
+            return start, end
+    return None
+
+
+@functools.cache
+def _field(name: str) -> re.Pattern[bytes]:
+    """Returns the pattern of a field whose value is a string, a number or a word."""
+    key = re.escape(json_value(name))
+    return re.compile(key + rb'\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|[^\s",\[\]{}]+)')
+
+
+# --- Parquet --------------------------------------------------------------------------------------
+
+
+def rewrite_parquet(file: FileVersion, stream: BinaryIO, changes: Changes, fields: Fields) -> int:
+    """Copies a file, with its contaminated records as `changes` has them; returns its records.
+
+    Pieces have ids of their own where ids are strings; others keep that of their document.
+    """
+    first_row = 0
+    with open_parquet(file.path, buffer_bytes=PIECE_BYTES, version=file.version) as parquet:
+        codecs: Any = _codecs(parquet)  # by column, which Arrow's stub does not know
+        with pq.ParquetWriter(stream, parquet.schema_arrow, compression=codecs) as writer:
+            for number in range(parquet.num_row_groups):
+                table = parquet.read_row_group(number)
+                documents = changes.within(first_row, first_row + len(table))
+                first_row += len(table)
+                if len(documents.rows):
+                    rows = documents.rows - (first_row - len(table))
+                    table = _rewritten(table, rows, documents, changes, fields)
+                writer.write_table(table, row_group_size=max(1, len(table)))
+    return first_row
+
+
+def _codecs(parquet: pq.ParquetFile) -> dict[str, str]:
+    """Returns the codec of each column, as the first row group has it and a writer takes it."""
+    if not parquet.num_row_groups:
+        return {}
+    group = parquet.metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return {column.path_in_schema: _codec(column.compression) for column in columns}
+
+
+def _codec(name: str) -> str:
+    return "NONE" if name == "UNCOMPRESSED" else name
+
+
+def _rewritten(
+    table: pa.Table, rows: np.ndarray, documents: Documents, changes: Changes, fields: Fields
+) -> pa.Table:
+    """Returns a row group in which the contaminated documents have the places `rows`."""
+    counts = np.ones(len(table), np.int64)
+    taken = table.select(_columns(table, fields)).take(pa.array(rows))
+    has_id = changes.is_split and fields.id != fields.text
+    ids = _strings(taken, fields.id) if has_id else None
+    texts: list[bytes] = []
+    names: list[str | None] = []
+    for index, data in enumerate(_plain(taken.column(fields.text), pa.large_binary()).to_pylist()):
+        pieces = changes.texts(documents, index, decode(data))
+        counts[rows[index]] = len(pieces)
+        texts += map(encode, pieces)
+        identifier = ids[index] if ids else None
+        if identifier is None:
+            changes.num_unnamed += len(pieces) if changes.is_split else 0
+            names += [None] * len(pieces)
+        else:
+            names += [piece_id(identifier, *piece) for piece in enumerate(pieces)]
+    is_changed = np.zeros(len(table), bool)
+    is_changed[rows] = True
+    which = np.repeat(np.arange(len(table)), counts)
+    mask = pa.array(is_changed[which])
+    table = table.take(pa.array(which))
+    new = pa.array(texts, pa.large_binary()).view(pa.large_string())
+    table = _replaced(table, fields.text, mask, new)
+    if ids is not None:
+        table = _replaced(table, fields.id, mask, pa.array(names, pa.large_string()))
+    return table
+
+
+def _columns(table: pa.Table, fields: Fields) -> list[str]:
+    return [name for name in dict.fromkeys((fields.text, fields.id)) if name in table.column_names]
+
+
+def _strings(table: pa.Table, name: str) -> list[str | None] | None:
+    """Returns the values of a column, None if there is none of strings."""
+    if name not in table.column_names:
+        return None
+    column = _plain(table.column(name))
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return column.to_pylist() if is_text else None
+
+
+def _plain(column: pa.ChunkedArray, dtype: pa.DataType | None = None) -> pa.ChunkedArray:
+    """Returns a column that is no dictionary, of some type or of its own."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column if dtype is None else column.cast(dtype)
+
+
+def _replaced(table: pa.Table, name: str, mask: pa.Array, values: pa.Array) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    field = table.schema.field(at)
+    plain = _plain(table.column(at), pa.large_string()).combine_chunks()
+    changed = pc.replace_with_mask(plain, mask, values)
+    if pa.types.is_dictionary(field.type):
+        changed = changed.dictionary_encode()
+    return table.set_column(at, field, changed.cast(field.type))
