@@ -86,7 +86,7 @@ def create_probe_training_pipeline(
 
     Args:
       arrayrecord_pattern: DataConfig's `files`.
-      batch_size: examples of a batch, each of another probe.
+      batch_size: examples of a batch, each of a different probe.
       crop_size: tokens of an example.
       shuffle: see DataConfig.
       num_workers: threads that read.

@@ -22,7 +22,7 @@ from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import UsageError
 from training.evaluation.predictions import Predictor, ask, byte_probabilities
-from training.tokens.log_rtt import WRITTEN_CODES, stored_codes, told_codes
+from training.tokens.log_rtt import WRITTEN_CODES, stored_codes, token_codes
 from training.tokens.tokenizer import (
     FAILED,
     FIRST_BYTE,
@@ -43,7 +43,7 @@ class RttDistribution:
 
     Attributes:
       p_failed: probability that the ping fails.
-      rtt_ms: float64 [n], every RTT that the model's two bytes can tell, ascending.
+      rtt_ms: float64 [n], every RTT that two bytes can encode, ascending.
       p: float64 [n], the probability of each if the ping does not fail.
       num_history: how many of the last measurements of the history the model got.
 
@@ -93,8 +93,8 @@ def predict_rtt(
     """
     tokens, num_history = _tokens(predictor, src_addr, history, dst_addr, event_time)
     length = len(tokens) + 1
-    told = np.unique(told_codes(WRITTEN_CODES, predictor.log_rtt))
-    all_first_bytes = np.unique(told >> 8).reshape(_NUM_BATCHES, -1)
+    encoded = np.unique(token_codes(WRITTEN_CODES, predictor.log_rtt))
+    all_first_bytes = np.unique(encoded >> 8).reshape(_NUM_BATCHES, -1)
     inputs = np.zeros((all_first_bytes.shape[1], predictor.crop_size), np.int32)
     inputs[:, : len(tokens)] = tokens
     segmentation = np.zeros_like(inputs)
@@ -109,11 +109,11 @@ def predict_rtt(
         second[first_bytes] = byte_probabilities(log_p[:, length - 1])
     # All lines are alike up to the first byte.
     first = byte_probabilities(log_p[:1, length - 2])[0]
-    p = first[told >> 8] * second[told >> 8, told & 255]
+    p = first[encoded >> 8] * second[encoded >> 8, encoded & 255]
     log_odds = float(log_p[0, length - 3, FAILED]) - float(log_p[0, length - 3, RTT_START])
     return RttDistribution(
         p_failed=float(1 / (1 + np.exp(-log_odds))),
-        rtt_ms=decode_rtt(stored_codes(told, predictor.log_rtt)).astype(np.float64),
+        rtt_ms=decode_rtt(stored_codes(encoded, predictor.log_rtt)).astype(np.float64),
         p=p / p.sum(),
         num_history=num_history,
     )
@@ -141,10 +141,10 @@ def _tokens(
     crop_size = predictor.crop_size
     for num_history in range(min(history.num_rows, crop_size // _MIN_TOKENS), -1, -1):
         known = history.slice(history.num_rows - num_history)
-        told = pa.Table.from_batches([known, asked]).combine_chunks().to_batches()[0]
-        is_timed = np.full(told.num_rows, event_time is not None)
-        orders = np.full(told.num_rows, FIXED_ORDER if event_time is None else FIXED_TIMED_ORDER)
-        tokens = encode(src_addr, told, is_timed, orders, predictor.log_rtt)[: 1 - _RTT_TOKENS]
+        shown = pa.Table.from_batches([known, asked]).combine_chunks().to_batches()[0]
+        is_timed = np.full(shown.num_rows, event_time is not None)
+        orders = np.full(shown.num_rows, FIXED_ORDER if event_time is None else FIXED_TIMED_ORDER)
+        tokens = encode(src_addr, shown, is_timed, orders, predictor.log_rtt)[: 1 - _RTT_TOKENS]
         if len(tokens) < crop_size:
             return tokens, num_history
     raise UsageError(

@@ -142,7 +142,7 @@ class ProbeRowSampler(_Sampler):
       repeat_share: as of `DataConfig`, like all that follow.
       fixed_order_share: share of contexts whose fields come in one order.
       random_source_share: share of contexts with a random source.
-      log_rtt: tell RTTs on a logarithmic scale.
+      log_rtt: encode RTTs on a logarithmic scale.
       window_shares: the smallest and the largest window, as shares of a row.
 
     Raises:
@@ -189,7 +189,7 @@ class ProbeRowSampler(_Sampler):
         return max(1, min(-(-n_measurements // self.avg_tokens_per_meas), self.max_K))
 
     def is_small(self, row: Mapping[str, Any]) -> bool:
-        """Tells whether the row's measurements cannot fill a crop without their timestamps."""
+        """Returns whether the row's measurements cannot fill a crop without their timestamps."""
         tokens = untimed_tokens_of(*row["measurements"].columns, _source(row)[2])
         return bool(tokens <= self.crop_size)
 

@@ -51,7 +51,7 @@ def assert_resumes_exactly(dataset: Any, num_batches: int = 10) -> None:
 
 
 def _is_stateful(dataset: Any) -> bool:
-    """Tells whether a dataset itself has the state of its iterator, as those of PyTorch do."""
+    """Returns whether a dataset itself has the state of its iterator, as those of PyTorch do."""
     return hasattr(dataset, "load_state_dict")
 
 

@@ -5,7 +5,7 @@
 
 The first argument is a config: tiny, 95m or 680m of training/configs, or a MaxText config file
 (.yml). The others are key=value, with MaxText's keys or ours (docs/training.md). The same command
-continues from the last checkpoint, also on another number of hosts.
+continues from the last checkpoint, also on a different number of hosts.
 """
 
 import logging
@@ -58,7 +58,7 @@ def train(argv: Sequence[str]) -> int:
     """Trains all stages of the curriculum; returns the exit code.
 
     Raises:
-      ProbelineError: the arguments or the data are invalid, or MaxText is of another version.
+      ProbelineError: the arguments or the data are invalid, or this MaxText is not supported.
     """
     require_packages("training.train", "maxtext")
     _quiet_imports()

@@ -32,6 +32,7 @@ from beam_pipeline.storage.matching import match
 
 TEMP_FOLDER = ".probeline-temp"
 _LOCK_NAME, _MARKER_NAME = "lock", "lock.json"
+_TEMPORARY = r"\.\d+\.tmp"  # the end of a name that `write_durably` gives a file at first
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,10 @@ def leftovers(output: str, files: OutputFiles) -> Iterator[str]:
     """Yields the files of an unfinished run, and no foreign files."""
     for folder, pattern in files.patterns.items():
         path = os.path.join(output, folder).rstrip("/")
-        names = (name for name in _names(path) if re.fullmatch(pattern, name))
+        ours = rf"({pattern})({_TEMPORARY})?"
+        if not folder:
+            ours += f"|{re.escape(files.success)}{_TEMPORARY}"
+        names = (name for name in _names(path) if re.fullmatch(ours, name))
         yield from (os.path.join(path, name) for name in names)
     for name, heads in files.marked.items():
         path = os.path.join(output, name)

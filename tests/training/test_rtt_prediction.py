@@ -11,7 +11,7 @@ from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.evaluation_helpers import Network, Uniform
 from training.rtt_prediction import RttDistribution, predict_rtt
-from training.tokens.log_rtt import told_codes
+from training.tokens.log_rtt import token_codes
 from training.tokens.tokenizer import (
     FAILED,
     FIRST_BYTE,
@@ -54,7 +54,7 @@ class Certain(Uniform):
 
     def __init__(self, code: int, log_rtt: bool = False):
         super().__init__(CROP, log_rtt=log_rtt)
-        self.code = int(told_codes(np.array([code]), log_rtt)[0])
+        self.code = int(token_codes(np.array([code]), log_rtt)[0])
 
     def log_p(self, inputs, positions, segmentation):
         log_p = np.full((*inputs.shape, VOCABULARY_SIZE), -20.0)

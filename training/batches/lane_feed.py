@@ -86,11 +86,11 @@ class LaneFeed:
         self.cursors["large_index"] += self._items["kind"] == LARGE
 
     def is_done(self) -> bool:
-        """Tells whether no lane had anything to give to the last crops."""
+        """Returns whether no lane had anything to give to the last crops."""
         return bool((self._items["kind"] == DONE).all())
 
     def has_ended(self) -> bool:
-        """Tells whether no lane has anything left to give."""
+        """Returns whether no lane has anything left to give."""
         peek(self._plan, self.cursors, self._items, np.ones(len(self._items), bool))
         return self.is_done()
 

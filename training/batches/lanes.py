@@ -50,7 +50,7 @@ CURSOR = int64_record(
 # is of another dataset of a mixture.
 DONE, LARGE, SMALL, STUCK, IDLE = 0, 1, 2, 3, 4
 # LARGE: the row, its place among the large rows and the context's k; this lane has num_contexts of
-# the row's contexts, from first_k on, and is_shared tells whether other lanes have more of them;
+# the row's contexts, from first_k on, and is_shared: whether other lanes have more of them;
 # the number of contexts in the window; the epoch. SMALL: the first row and the epoch.
 LANE_ITEM = int64_record(
     *("kind", "row", "large", "k", "first_k", "num_contexts", "is_shared"),
@@ -72,7 +72,7 @@ class Plan(NamedTuple):
     mixed_rows: int  # or ALL_ROWS
     pack: bool
     drawing: Drawing
-    rounds_visits: bool  # visits are fractions, rounded anew in every epoch
+    rounds_visits: bool  # visits are fractions, rounded differently in every epoch
     # Of each row:
     identity: np.ndarray  # uint64, the key of (src_id, row_index)
     src_hi: np.ndarray  # uint64, or empty: all sources are IPv4

@@ -109,7 +109,7 @@ def _compare_hash(row_bytes, row):
 
 @njit
 def _has_bytes(row_bytes, row):
-    """Tells whether a row has bytes, and those that were written."""
+    """Returns whether a row has bytes, and those that were written."""
     if len(row_bytes.offsets):
         return row_bytes.is_checked[row] or _compare_hash(row_bytes, row)
     slot = np.searchsorted(row_bytes.held, row)

@@ -184,7 +184,7 @@ def _deal_probes(rows: RowTable, config: DataConfig) -> _Shares:
     if len(starts) < config.batch_size:
         raise UsageError(
             f"batch_size is {config.batch_size}, more than the {len(starts)} probes of the data, "
-            "and sampler=windows has another probe in each example: use a smaller batch_size"
+            "and sampler=windows has a different probe in each example: use a smaller batch_size"
         )
     # A lane begins at the probe nearest to its share, and has one probe at least.
     wanted = np.searchsorted(visits[starts], np.linspace(0, len(rows), config.batch_size + 1))
@@ -346,7 +346,7 @@ def _add_positions(epoch, plan, of_rows, divisor, totals):
     """Adds to totals[i + 1] a bound of the positions, over `divisor`, of small rows up to i.
 
     Only the number of a row's timestamps is known. Within a span of seconds, at most span / 256 of
-    them are 256 seconds or more after the one before; likewise for differences beyond 32 bits.
+    them are 256 seconds or more after the one before; the same for differences beyond 32 bits.
     """
     n_measurements, untimed_tokens, first_second, last_second = of_rows
     stream = np.empty(1, np.uint64)

@@ -6,8 +6,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from beam_pipeline.errors import ProbelineError
@@ -16,7 +17,7 @@ from training.batches.config import DataConfig
 from training.batches.lanes import CURSOR, Plan, small_at
 
 _FORMAT = 3
-_CURE = "give it as it was saved, or begin a new run"
+_CURE = "restore it as it was saved, or start a new run"
 
 
 @dataclass(frozen=True)
@@ -74,20 +75,19 @@ class HostState:
           ProbelineError: the state belongs to other data, another configuration or other lanes.
         """
         _check_state(values, config.fingerprint)
-        _check_values(values)
         saved = {dataset["fingerprint"]: dataset for dataset in values["datasets"]}
         if missing := sorted(saved.keys() - set(data)):
             raise ProbelineError(
                 "the iterator's state was saved with data of fingerprint "
                 f"{', '.join(missing)}, these have {', '.join(data)}: give the same files (a "
-                "mixture may have other weights, and further datasets), or begin a new run"
+                "mixture may have other weights, and further datasets), or start a new run"
             )
         lanes, num_lanes = config.lanes, len(values["datasets"][0]["cursors"])
         if (values["first_lane"], num_lanes) != (lanes.start, len(lanes)):
             raise ProbelineError(
                 f"the state is of lanes {values['first_lane']} to "
                 f"{values['first_lane'] + num_lanes - 1} of the batch, this host has {lanes.start} "
-                f"to {lanes.stop - 1}: it was saved by another number of hosts; use "
+                f"to {lanes.stop - 1}: it was saved by a different number of hosts; use "
                 "training.batches.states.reshard_states to divide it among these"
             )
         before, wanted = values["num_epochs"], config.num_epochs
@@ -127,61 +127,55 @@ def cursors_from_numbers(numbers: np.ndarray) -> np.ndarray:
     return numbers.view(CURSOR)[:, :, 0]
 
 
+type _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class _DatasetState(msgspec.Struct):
+    fingerprint: str
+    skipped_rows: list[tuple[_Count, _Count]]
+    cursors: list[tuple[_Count, _Count, _Count, _Count, _Count, _Count]]  # CURSOR
+
+
+class _State(msgspec.Struct):
+    batch_size: _Count
+    num_epochs: _Count | None
+    has_ended: bool
+    step: _Count
+    first_epoch: _Count
+    first_step: _Count
+    first_lane: _Count
+    datasets: Annotated[list[_DatasetState], msgspec.Meta(min_length=1)]
+
+
 def _check_state(state: Any, fingerprint: str) -> None:
-    """Raises ProbelineError if a state was saved with options of another fingerprint."""
+    """Raises ProbelineError if a state is damaged, or was saved with other options."""
     if not isinstance(state, dict):
         raise ProbelineError(f"the iterator's state is {str(state)[:40]}: {_CURE}")
     if state.get("format") != _FORMAT:
         raise ProbelineError(
-            f"the iterator's state has format {state.get('format')}, this Probeline reads "
+            f"the iterator's state has format {state.get('format')}, this version reads "
             f"{_FORMAT}: continue with the version that saved it"
         )
     if state.get("fingerprint") != fingerprint:
         raise ProbelineError(
             "the iterator's state was saved with options of fingerprint "
             f"{state.get('fingerprint')}, these have {fingerprint}: give the same seed, "
-            "batch_size, crop_size and sampling options, or begin a new run"
+            "batch_size, crop_size and sampling options, or start a new run"
         )
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _check_values(state: dict[str, Any]) -> None:
-    """Raises ProbelineError if a state lacks something or holds what no iterator saves."""
-    datasets = state.get("datasets")
-    if not isinstance(datasets, list) or not datasets:
-        raise ProbelineError(f"the iterator's state is damaged, see datasets: {_CURE}")
-    counts = ("batch_size", "step", "first_epoch", "first_step", "first_lane")
-    num_fields = len(CURSOR.names or ())
-    wrong = [name for name in counts if not _is_count(state.get(name))]
-    if not isinstance(state.get("has_ended"), bool):
-        wrong.append("has_ended")
-    if state.get("num_epochs", ...) is not None and not _is_count(state.get("num_epochs")):
-        wrong.append("num_epochs")
-    for dataset in cast(list[Any], datasets):
-        if not isinstance(dataset, dict) or not isinstance(dataset.get("fingerprint"), str):
-            wrong.append("datasets")
-            continue
-        for name, length in (("cursors", num_fields), ("skipped_rows", 2)):
-            lines = cast(Any, dataset.get(name))
-            if not isinstance(lines, list) or not all(
-                isinstance(line, list) and len(line) == length and all(map(_is_count, line))
-                for line in lines
-            ):
-                wrong.append(name)
-    if len({len(dataset["cursors"]) for dataset in datasets} if not wrong else ()) > 1:
-        wrong.append("cursors")
-    if wrong:
-        raise ProbelineError(f"the iterator's state is damaged, see {' and '.join(wrong)}: {_CURE}")
+    try:
+        datasets = msgspec.convert(state, _State).datasets
+        if len({len(dataset.cursors) for dataset in datasets}) > 1:
+            raise msgspec.ValidationError("datasets have different numbers of cursors")
+    except msgspec.ValidationError as error:
+        raise ProbelineError(f"the iterator's state is damaged: {error}: {_CURE}") from error
 
 
 def check_cursors(plan: Plan, cursors: np.ndarray, n_measurements: np.ndarray) -> None:
     """Raises ProbelineError if a cursor is at a place that the lane does not have."""
     if (i := _find_impossible(plan, cursors, n_measurements)) >= 0:
         raise ProbelineError(
-            f"the iterator's state is damaged, see the cursor of lane {plan.lane[i]}: {_CURE}"
+            f"the iterator's state is damaged: the cursor of lane {plan.lane[i]} is "
+            f"out of range: {_CURE}"
         )
 
 
@@ -204,7 +198,7 @@ def _find_impossible(plan, cursors, n_measurements):
 
 
 def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[dict[str, Any]]:
-    """Divides the states of all hosts of a run among another number of hosts.
+    """Divides the states of all hosts of a run among a different number of hosts.
 
     Args:
       states: of every host at one step, in any order.
@@ -225,7 +219,6 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
         raise ProbelineError("no state is given: give those of all hosts, of one checkpoint")
     for state in states:
         _check_state(state, states[0].get("fingerprint", ""))
-        _check_values(state)
     states = sorted(states, key=lambda state: state["first_lane"])
     step, batch_size = states[0]["step"], states[0]["batch_size"]
     data = [dataset["fingerprint"] for dataset in states[0]["datasets"]]

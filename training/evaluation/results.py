@@ -38,7 +38,7 @@ from training.evaluation.rtt import (
 )
 from training.extent import EvaluationExtent
 from training.tokens.kinds import parse
-from training.tokens.log_rtt import stored_codes, told_codes
+from training.tokens.log_rtt import stored_codes, token_codes
 
 NUM_PASSES = 2  # over the examples: as they are, and what if
 KIND_UNIGRAM = "the unigram of each token's kind"
@@ -143,7 +143,7 @@ def evaluate(
     rtt = baselines = None
     if len(queries):
         baselines = predict_baselines(parsed.measurements, numbers, train, extent, more_baselines)
-        codes = told_codes(queries["code"], log_rtt)
+        codes = token_codes(queries["code"], log_rtt)
         medians, num_what_if = median_codes(
             found.first,
             found.second,

@@ -1,9 +1,9 @@
 """Crops that grow: `network_curriculum=128x3000,512x4000` starts with 3,000 steps of 128 tokens.
 
 All crops of a stage have one length. Every stage has the same number of tokens per step, so shorter
-crops come in larger batches. A stage continues from the checkpoint of the previous one, with
-examples drawn anew. Shares of contexts may change with it: `network_repeat_share=[1,0.5,0]`; so two
-stages may have crops of one size. Rotary positions grow with the crops.
+crops come in larger batches. A stage continues from the checkpoint of the previous one, with newly
+drawn examples. Shares of contexts may differ by stage: `network_repeat_share=[1,0.5,0]`; two stages
+may have crops of one size. Rotary positions grow with the crops.
 """
 
 from typing import Any, NamedTuple

@@ -157,7 +157,7 @@ def _written(changed: dict[str, Any]) -> str:
 
 
 def _is_known(key: str, fields: Mapping[str, FieldInfo]) -> bool:
-    """Tells whether a key is a field of MaxText's config or of a config nested in it."""
+    """Returns whether a key is a field of MaxText's config or of a config nested in it."""
     nested = (getattr(field.annotation, "model_fields", {}) for field in fields.values())
     return key in fields or any(_is_known(key, inner) for inner in nested)
 

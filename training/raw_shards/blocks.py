@@ -147,7 +147,7 @@ def _holds_record(raw, offset, num_bytes):
 
 @kernel
 def is_intact(raw, offset, num_bytes):
-    """Tells whether a record of that size is at an offset, intact and alone in its chunk."""
+    """Returns whether a record of that size is at an offset, intact and alone in its chunk."""
     return _holds_record(raw, offset, num_bytes)
 
 

@@ -173,5 +173,5 @@ class RawReader[Rows: RawRows](RowReader[Rows]):
 
 
 def is_uncompressed(array_record_options: str) -> bool:
-    """Tells whether shards written with these options can be read directly."""
+    """Returns whether shards written with these options can be read directly."""
     return sorted(array_record_options.split(",")) == ["group_size:1", "uncompressed"]

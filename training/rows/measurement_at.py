@@ -84,7 +84,7 @@ def rtt_code_at(raw, layout, i):
 
 @njit
 def is_ipv6_at(raw, layout, i):
-    """Tells whether the destination of measurement i is IPv6."""
+    """Returns whether the destination of measurement i is IPv6."""
     if layout.kind == ARROW:
         return byte_at(raw, layout.families + i) == uint8(6)
     if layout.num_ipv6 == 0 or layout.num_ipv6 == layout.num_measurements:
@@ -172,7 +172,7 @@ def dst_at(raw, layout, i, ranks=None):
 
 @njit
 def all_readable(raw, layout):
-    """Tells whether every destination of an ARROW row can be read."""
+    """Returns whether every destination of an ARROW row can be read."""
     num_damaged, ranks = 0, np.zeros(0, np.uint32)
     for i in range(layout.num_measurements):
         num_damaged += dst_at(raw, layout, i, ranks)[2] < 0
@@ -181,5 +181,5 @@ def all_readable(raw, layout):
 
 @kernel
 def are_readable(raw, layout):
-    """Tells what `all_readable` does."""
+    """Returns what `all_readable` does."""
     return all_readable(raw, layout)

@@ -269,7 +269,7 @@ def _find_compact(raw, start, num_bytes):
 
 @njit
 def _begins_with(raw, at, head):
-    """Tells whether the words of `head` lie at an offset."""
+    """Returns whether the words of `head` lie at an offset."""
     num_other = 0
     for i in range(len(head)):
         num_other += load64(raw, at + 8 * i) != head[i]

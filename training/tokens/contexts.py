@@ -12,7 +12,7 @@ from beam_pipeline.kernels import int64_record, kernel
 from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at, second_at
 from training.tokens.draws import draw_mode, draw_strided, draw_window, draws_repeats
-from training.tokens.log_rtt import told_code
+from training.tokens.log_rtt import token_code
 from training.tokens.tokenizer import (
     FIXED_ORDER,
     FIXED_TIMED_ORDER,
@@ -36,13 +36,13 @@ CONTEXT_FACTS = int64_record(
 
 @njit
 def has_fixed_order(key, share):
-    """Tells whether all measurements of the context with a key have their fields in one order."""
+    """Returns whether all measurements of the context with a key have their fields in one order."""
     return share > 0.0 and uniform(combine(key, _FIXED_ORDER)) < share
 
 
 @njit
-def told_source(key, src, share):
-    """Returns the source that the context with a key tells: `src`, or a random address."""
+def shown_source(key, src, share):
+    """Returns the source shown in the context with a key: `src`, or a random address."""
     if share == 0.0 or uniform(combine(key, _RANDOM_SOURCE)) >= share:
         return src
     hi, lo = combine(combine(key, _RANDOM_SOURCE), 1), combine(combine(key, _RANDOM_SOURCE), 2)
@@ -78,7 +78,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
     previous = np.int64(-1)
     items, is_timed, tokens = scratch.items, scratch.is_timed, scratch.tokens
     ranks = scratch.ranks
-    src = told_source(key, src, drawing.random_source_share)
+    src = shown_source(key, src, drawing.random_source_share)
     is_fixed = has_fixed_order(key, drawing.fixed_order_share)
     for place in range(begin, end):
         item = items[place]
@@ -95,7 +95,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
             order = FIXED_TIMED_ORDER if is_timed[place] else FIXED_ORDER
         else:
             order = field_order(key, place, is_timed[place])
-        code = told_code(rtt_code_at(raw, layout, item), drawing.log_rtt)
+        code = token_code(rtt_code_at(raw, layout, item), drawing.log_rtt)
         after = write_measurement(tokens, at, src, dst, code, role, value, order)
         if after >= limit:
             return after, place + 1 if after == limit else place

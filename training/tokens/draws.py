@@ -59,7 +59,7 @@ class Drawing(NamedTuple):
       repeat_share: share of the contexts by draw_window that have few destinations.
       fixed_order_share: share of all contexts whose fields come in one order.
       random_source_share: share of all contexts whose source is a random address.
-      log_rtt: tell RTTs on the logarithmic scale of `training.tokens.log_rtt`.
+      log_rtt: encode RTTs on the logarithmic scale of `training.tokens.log_rtt`.
     """
 
     num_tokens: int
@@ -196,7 +196,7 @@ def _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed)
 
 @njit
 def _is_new(item, seen):
-    """Adds an item to a hash set, int64 [power of two] of -1; tells whether it was not in it."""
+    """Adds an item to a hash set, int64 [power of two] of -1; returns whether it was new."""
     mask = len(seen) - 1
     at = np.int64((uint64(item) * uint64(0x9E3779B97F4A7C15)) >> uint64(40)) & mask
     while seen[at] >= 0:
@@ -291,13 +291,13 @@ def _draw_stride(num_measurements, enough, drawing, stream):
 
 @njit
 def draws_repeats(key, share):
-    """Tells whether the context with a key is one of few destinations."""
+    """Returns whether the context with a key is one of few destinations."""
     return share > 0.0 and uniform(combine(key, _REPEATS_SALT)) < share
 
 
 @njit
 def _has_room(num_measurements, enough):
-    """Tells whether a row is long enough for contexts of `enough` measurements with repeats."""
+    """Returns whether a row is long enough for contexts of `enough` measurements with repeats."""
     return num_measurements >= _MIN_ROWS * enough
 
 
@@ -314,7 +314,7 @@ def _draw_few(raw, layout, scratch, enough):
 
 @njit
 def _is_one_of(few, raw, layout, ranks, item):
-    """Tells whether a measurement goes to one of few destinations, uint64 [few] of hashes."""
+    """Returns whether a measurement goes to one of few destinations, uint64 [few] of hashes."""
     return _hash_at(raw, layout, ranks, item) in few
 
 

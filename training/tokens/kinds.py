@@ -1,7 +1,7 @@
 """Parses the tokens of batches: fields, kinds for the loss, segments, modes and measurements.
 
 The only parser of token arrays; `tokenizer.decode` decodes and checks a single context. The first
-token of a segment is an input only and always MEASUREMENT_START, so targets alone tell everything.
+token of a segment is an input only and always MEASUREMENT_START, so targets alone suffice.
 A crop may cut the last measurement anywhere:
 
   inputs        START  SRC_IPV4  b b b b  DST_IPV4  b b b b  RTT_START  b b  START  …
@@ -44,7 +44,7 @@ _KIND_OF_FIELD = np.array(
 )
 SHORT = 3
 MODE_CLASSES = (*MODE_NAMES, "short")
-MIN_MEASUREMENTS_FOR_MODE = 10  # of a segment; in shorter ones PARTIAL can look like another mode
+MIN_MEASUREMENTS_FOR_MODE = 10  # of a segment; in shorter ones PARTIAL can look like FULL or NONE
 NOTHING = -1  # kind and mode of padding
 _MAX_SECOND = 32_503_680_000  # the year 3000; a later second is shown as a number
 
@@ -102,7 +102,7 @@ def parse(tokens: np.ndarray, segmentation: np.ndarray, log_rtt: bool = False) -
     Args:
       tokens: int32 [n, crop_size].
       segmentation: int32 [n, crop_size], 0 for padding.
-      log_rtt: how RTTs are told, see `training.tokens.log_rtt`.
+      log_rtt: how RTTs are encoded, see `training.tokens.log_rtt`.
     """
     parsed = Parsed(
         np.zeros(tokens.shape, np.uint8),

@@ -1,8 +1,8 @@
-"""The two bytes that tell an RTT: as rows store it, or on a finer, even scale.
+"""The two-byte encoding of an RTT: as stored in rows, or on a finer, even scale.
 
 What rows store has five bits of exponent, and of the mantissa behind them the highest bit is set:
 the first byte is one of four in an octave, 12 to 25 % wide, and 132 of the 256 occur. A model
-learns first bytes first, and they hardly tell where in its noise of some percent an RTT is.
+learns first bytes first, and they are too coarse to resolve noise of a few percent.
 
 On the logarithmic scale the first byte is one of 29 in an octave, 2.4 % wide, from 4 ms to 0.5 s,
 where most RTTs of the internet are. It is one of six from 128 µs to 4 ms, and from 0.5 to 1 s;
@@ -28,7 +28,7 @@ _CODES = np.arange(FAILED_RTT)
 WRITTEN_CODES = _CODES[(_CODES < 2048) | (_CODES & 1024 > 0)]
 
 
-def _told_of_all() -> np.ndarray:
+def _token_codes_of_all() -> np.ndarray:
     """Returns the two bytes of every code: uint16 [65,536]; FAILED_RTT stays itself."""
     ms = decode_rtt(WRITTEN_CODES)
     us = ms.astype(np.float64) * 1000
@@ -39,18 +39,18 @@ def _told_of_all() -> np.ndarray:
     counts = np.bincount(first)[first]
     rank = np.arange(len(first)) - np.searchsorted(first, first)
     second = np.where(counts > 256, rank * 256 // counts, rank)
-    told = np.minimum(first << 8 | second, FAILED_RTT - 1)
-    of_all = told[np.searchsorted(ms, decode_rtt(_CODES), "right") - 1]
+    encoded = np.minimum(first << 8 | second, FAILED_RTT - 1)
+    of_all = encoded[np.searchsorted(ms, decode_rtt(_CODES), "right") - 1]
     return np.append(of_all, FAILED_RTT).astype(np.uint16)
 
 
-_TOLD = _told_of_all()
+_TOKEN_CODES = _token_codes_of_all()
 
 
 def _stored_of_all() -> np.ndarray:
-    """Returns for every two bytes a code that they tell, or that the next lower ones tell."""
-    told, every = _TOLD[WRITTEN_CODES], np.arange(FAILED_RTT)
-    begin, end = (np.searchsorted(told, every, side) for side in ("left", "right"))
+    """Returns the code for every two bytes; bytes without a code take the next lower one's."""
+    encoded, every = _TOKEN_CODES[WRITTEN_CODES], np.arange(FAILED_RTT)
+    begin, end = (np.searchsorted(encoded, every, side) for side in ("left", "right"))
     stored = WRITTEN_CODES[np.where(begin < end, (begin + end) // 2, end - 1)]
     return np.append(stored, FAILED_RTT).astype(np.uint16)
 
@@ -59,16 +59,16 @@ _STORED = _stored_of_all()
 
 
 @njit
-def told_code(code, log_rtt):
-    """Returns the two bytes that tell an RTT, as a number; `code` is what `encode_rtt` gives."""
-    return np.int64(_TOLD[code]) if log_rtt else code
+def token_code(code, log_rtt):
+    """Returns the two bytes of an RTT as a number; `code` is a result of `encode_rtt`."""
+    return np.int64(_TOKEN_CODES[code]) if log_rtt else code
 
 
-def told_codes(codes: np.ndarray, log_rtt: bool) -> np.ndarray:
-    """Returns `told_code` of many, [n]."""
-    return _TOLD[codes].astype(codes.dtype) if log_rtt else codes
+def token_codes(codes: np.ndarray, log_rtt: bool) -> np.ndarray:
+    """Returns `token_code` of many, [n]."""
+    return _TOKEN_CODES[codes].astype(codes.dtype) if log_rtt else codes
 
 
-def stored_codes(told: np.ndarray, log_rtt: bool) -> np.ndarray:
-    """Inverts `told_codes`; two bytes that tell no RTT become the next lower one that some do."""
-    return _STORED[told].astype(told.dtype) if log_rtt else told
+def stored_codes(encoded: np.ndarray, log_rtt: bool) -> np.ndarray:
+    """Inverts `token_codes`; unused two-byte values become the next lower used one."""
+    return _STORED[encoded].astype(encoded.dtype) if log_rtt else encoded

@@ -31,7 +31,7 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.kernels import kernel
-from training.tokens.log_rtt import stored_codes, told_codes
+from training.tokens.log_rtt import stored_codes, token_codes
 
 MEASUREMENT_START = 0
 SRC_IPV4, SRC_IPV6 = 1, 2
@@ -72,7 +72,7 @@ FIELD_ORDERS = np.array(
     ],
     np.int64,
 )
-# Source, time, destination, RTT: what an RTT depends on is told before it.
+# Source, time, destination, RTT: an RTT follows what it depends on.
 FIXED_ORDER, FIXED_TIMED_ORDER = (
     FIELD_ORDERS.tolist().index(order) for order in ([0, 1, 2, _NO_FIELD], [0, 3, 1, 2])
 )
@@ -98,7 +98,7 @@ def untimed_tokens(src_is_ipv6, dst_is_ipv6, rtt_code):
 
 @njit
 def timestamp_role(delta, is_first):
-    """Returns the role that tells a time `delta` seconds after the timestamp before."""
+    """Returns the role of a timestamp `delta` seconds after the previous one."""
     if is_first or delta < 0 or delta > 0xFFFF_FFFF:
         return TIMESTAMP_ABS
     return TIMESTAMP_DELTA1 if delta < 256 else TIMESTAMP_DELTA4
@@ -139,9 +139,9 @@ def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
 
     Args:
       src, dst: addresses (hi, lo, is_ipv6), uint64 halves as in `beam_pipeline.dataset.addresses`.
-      rtt_code: as `log_rtt.told_code` gives it.
+      rtt_code: as `log_rtt.token_code` gives it.
       role: of the timestamp, or NO_TIMESTAMP.
-      seconds: what the timestamp tells: since 1970, or since the one before.
+      seconds: since 1970, or since the previous timestamp.
       order: row of FIELD_ORDERS, one with four fields just if there is a timestamp.
     """
     is_failed = rtt_code == FAILED_RTT
@@ -181,13 +181,13 @@ def _encode_all(tokens, src, hi, lo, is_ipv6, rtt_codes, seconds, is_timed, orde
     at = 0
     previous = np.int64(-1)
     for i in range(len(seconds)):
-        role, told = NO_TIMESTAMP, np.int64(0)
+        role, shown = NO_TIMESTAMP, np.int64(0)
         if is_timed[i]:
             role = timestamp_role(seconds[i] - previous, previous < 0)
-            told = seconds[i] if role == TIMESTAMP_ABS else seconds[i] - previous
+            shown = seconds[i] if role == TIMESTAMP_ABS else seconds[i] - previous
             previous = seconds[i]
         dst = (hi[i], lo[i], is_ipv6[i])
-        at = write_measurement(tokens, at, src, dst, rtt_codes[i], role, told, orders[i])
+        at = write_measurement(tokens, at, src, dst, rtt_codes[i], role, shown, orders[i])
     return at
 
 
@@ -205,7 +205,7 @@ def encode(
       measurements: n rows of `row_codec.MEASUREMENT_SCHEMA`.
       is_timed: bool [n], which measurements get a timestamp; by default all.
       orders: [n] rows of FIELD_ORDERS; by default source, destination, RTT, time.
-      log_rtt: how to tell RTTs, see `training.tokens.log_rtt`.
+      log_rtt: how to encode RTTs, see `training.tokens.log_rtt`.
 
     Returns:
       int32 [number of tokens].
@@ -244,7 +244,7 @@ def encode(
         hi,
         lo,
         families == 6,
-        told_codes(encode_rtt(measurements.column("rtt").to_numpy()).astype(np.int64), log_rtt),
+        token_codes(encode_rtt(measurements.column("rtt").to_numpy()).astype(np.int64), log_rtt),
         measurements.column("event_time").cast(pa.int64()).to_numpy() // 1_000_000,
         timed,
         chosen,
@@ -263,10 +263,10 @@ def encode_measurement(
 
     Args:
       meas: src_addr, and the dst_addr, ip_version, rtt and event_time of a data source.
-      prev_timestamp: of the timestamp before, which this one is told by; None: it is absolute.
+      prev_timestamp: the previous timestamp, for a difference; None encodes an absolute time.
       randomize_field_order: False is source, destination, RTT, time.
       include_timestamp: False leaves the time out.
-      rng: draws the order of the fields; by default each call another.
+      rng: draws the order of the fields; by default a new one per call.
 
     Returns:
       The tokens.
@@ -306,7 +306,7 @@ class Measurement:
 
     Attributes:
       src_addr: the probe's address, canonical text.
-      dst_addr: the destination's, likewise.
+      dst_addr: the destination's address, canonical text.
       rtt_ms: milliseconds; -1.0 is a failed ping.
       event_time: seconds since 1970 UTC; absolute even where the tokens hold a difference.
       roles: of the fields, in order.

@@ -62,7 +62,9 @@ def test_kill_and_rerun(
         job.begin(whole.folder, output)
     at = max(1, round(whole.num_changes * place) if place > 0 else whole.num_changes + place)
     killed = run(job, tmp_path, output, int(at), *whole.flags)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    # The number of changes varies a little, so the last places may be behind the end.
+    ends = (-signal.SIGKILL, 0) if -3 < place <= 0 else (-signal.SIGKILL,)
+    assert killed.returncode in ends, killed.stderr
     found = job.finished_files(output)
     if found is not None:  # whole, the old or the new; temporary files may remain
         assert whole.before.items() <= found.items() or whole.after.items() <= found.items()

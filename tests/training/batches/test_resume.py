@@ -263,7 +263,7 @@ def test_a_state_of_other_data_is_refused(mixed: dict[Encoding, Path]) -> None:
     shards = [str(path) for path in shard_paths(mixed["arrow"])]
     for files in (mixed["compact"], mixed["arrow"] / "train" / "*_0000[01]-of-*", shards[2]):
         iterator = open_iterator(files, mixed_rows=3, num_epochs=1)
-        refusal_of(lambda: iterator.set_state(state), "fingerprint", "begin a new run")  # noqa: B023
+        refusal_of(lambda: iterator.set_state(state), "fingerprint", "start a new run")  # noqa: B023
     moved = open_iterator(mixed["arrow"] / "train" / "*.arrayrecord", mixed_rows=3)
     moved.set_state(state)
 

@@ -7,7 +7,7 @@ from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from tests.support.drawn_contexts import WEIGHTS, contexts_of, draw, row_of
 from tests.support.helpers import make_run
 from training.tokens.kinds import parse
-from training.tokens.log_rtt import stored_codes, told_code, told_codes
+from training.tokens.log_rtt import stored_codes, token_code, token_codes
 from training.tokens.tokenizer import decode
 
 DAY_MS = 86_400_000.0
@@ -16,7 +16,7 @@ IS_EXACT = decode_rtt(WRITTEN) <= 1048
 
 
 def test_what_is_told_can_be_told_back_and_ascends_with_the_rtt():
-    told = told_codes(WRITTEN, True).astype(int)
+    told = token_codes(WRITTEN, True).astype(int)
     steps = np.diff(told)
     assert (steps[IS_EXACT[1:]] > 0).all() and (steps >= 0).all()
     assert told[0] == 0 and told[-1] < FAILED_RTT
@@ -24,15 +24,15 @@ def test_what_is_told_can_be_told_back_and_ascends_with_the_rtt():
     assert (back[IS_EXACT] == WRITTEN[IS_EXACT]).all()
     ratio = decode_rtt(back[~IS_EXACT]) / decode_rtt(WRITTEN[~IS_EXACT])
     assert 0.003 < np.abs(ratio - 1).max() < 0.004
-    assert (told_codes(back, True) == told).all()
-    assert [told_code(code, True) for code in WRITTEN[::97].tolist()] == told[::97].tolist()
-    assert (told_codes(WRITTEN, False) == WRITTEN).all()
+    assert (token_codes(back, True) == told).all()
+    assert [token_code(code, True) for code in WRITTEN[::97].tolist()] == told[::97].tolist()
+    assert (token_codes(WRITTEN, False) == WRITTEN).all()
     assert (stored_codes(WRITTEN, False) == WRITTEN).all()
 
 
 def test_how_wide_first_bytes_are():
     ms = decode_rtt(WRITTEN).astype(float)
-    first = told_codes(WRITTEN, True) >> 8
+    first = token_codes(WRITTEN, True) >> 8
     for octave in range(5 + 7 + 1):
         low = 0.128 * 2.0**octave
         within = np.unique(first[(ms >= low) & (ms < 2 * low - 1e-3)])
@@ -41,7 +41,7 @@ def test_how_wide_first_bytes_are():
 
 
 def test_the_second_byte_counts_the_rtts_of_a_first_byte():
-    told = told_codes(WRITTEN, True).astype(int)
+    told = token_codes(WRITTEN, True).astype(int)
     for first in range(256):
         seconds = told[told >> 8 == first] & 255
         if first < 243:
@@ -57,9 +57,9 @@ def test_the_second_byte_counts_the_rtts_of_a_first_byte():
 
 def test_a_failed_ping_stays_one_and_bytes_that_tell_no_rtt_are_read_as_the_next_lower():
     failed = np.array([FAILED_RTT])
-    assert told_codes(failed, True) == FAILED_RTT == stored_codes(failed, True)
-    assert told_code(FAILED_RTT, True) == FAILED_RTT
-    told = np.unique(told_codes(WRITTEN, True).astype(int))
+    assert token_codes(failed, True) == FAILED_RTT == stored_codes(failed, True)
+    assert token_code(FAILED_RTT, True) == FAILED_RTT
+    told = np.unique(token_codes(WRITTEN, True).astype(int))
     never = np.setdiff1d(np.arange(told[-1]), told)
     lower = told[np.searchsorted(told, never) - 1]
     assert len(never) > 30_000 and (lower < never).all()
