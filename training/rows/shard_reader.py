@@ -71,6 +71,11 @@ class GatheredRows(NamedTuple):
         return Columns(self.raw, Layout._make(self.layouts[place].tolist()))
 
 
+_NO_ROWS = GatheredRows(
+    np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, _NUM_FIELDS), np.int64)
+)
+
+
 class ShardReader(RawReader[RowTable]):
     """Reads the rows of a set of shards, and locates their measurements."""
 
@@ -103,12 +108,14 @@ class ShardReader(RawReader[RowTable]):
         """
         table = self.rows
         rows = rows[(table.num_bytes[rows] <= _MAX_GATHERED_BYTES) & self.is_raw]
+        if not len(rows):
+            return _NO_ROWS
         num_bytes, n = table.num_bytes[rows], table.n_measurements[rows]
         sizes = num_bytes + ranks_bytes(n, table.num_ipv6[rows])
         begins = np.cumsum(sizes) - sizes
         raw = np.empty(sizes.sum(), np.uint8)
         layouts = np.zeros((len(rows), _NUM_FIELDS), np.int64)
-        was_checked = self.is_checked[rows] & is_local(self.shards.dataset.path)
+        was_checked = self.is_checked[rows] & self._is_local
         is_right = self.copy(rows, raw, begins, run)
         _find_rows(raw, begins, num_bytes, table.identity[rows], n, was_checked, layouts, is_right)
         self.is_checked[rows] = is_right
