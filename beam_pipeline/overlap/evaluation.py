@@ -12,7 +12,7 @@ import inspect
 import operator
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -214,7 +214,7 @@ def _record_batch(
 
 
 def fingerprint_rows(
-    path: str, lengths: Sequence[int], tokenizer: Tokenizer, options: dict[str, object]
+    path: str, lengths: Sequence[int], tokenizer: Tokenizer, options: Mapping[str, object]
 ) -> str:
     """Returns 16 hex digits that change with anything that affects matches.
 

@@ -51,7 +51,9 @@ def _integer(
     def convert(value: Any) -> int | None:
         if value is None and or_none:
             return None
-        if isinstance(value, bool) or not minimum <= (number := operator.index(value)) <= maximum:
+        if value is None or isinstance(value, bool):
+            raise ValueError
+        if not minimum <= (number := operator.index(value)) <= maximum:
             raise ValueError
         return number
 

@@ -246,7 +246,8 @@ def add_counts(counts: Iterable[Counts]) -> Counts:
 def add_sizes(sizes: Iterable[UnitSize]) -> UnitSize:
     """Returns the sum of sizes, without those of details."""
     totals = zip(UnitSize()[:3], *(size[:3] for size in sizes), strict=True)
-    return UnitSize(*map(sum, totals))
+    num_matches, num_places, num_pairs = map(sum, totals)
+    return UnitSize(num_matches, num_places, num_pairs)
 
 
 def _sum_by_key(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:

@@ -121,9 +121,9 @@ class Instances:
         lists = dict(zip(keys, ids.to_pylist(), strict=True))
         sets = range(len(self.rows.datasets))
         wanted = sorted({*lists, *((at, n) for at in sets for n in lengths)})
-        columns = np.array(wanted, np.int64).reshape(-1, 2).T
+        datasets, found = np.array(wanted, np.int64).reshape(-1, 2).T
         in_order = [lists.get(key, b"[]") for key in wanted]
-        yield record_lines(self._fields(*columns, pa.array(in_order, pa.large_binary())))
+        yield record_lines(self._fields(datasets, found, pa.array(in_order, pa.large_binary())))
 
     def path_lines(self, hits: np.ndarray, paths: dict[int, str]) -> memoryview:
         """Returns a line for each training file, evaluation set and n that has a hit.

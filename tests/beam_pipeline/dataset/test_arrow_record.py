@@ -60,7 +60,7 @@ def framed(rows: list[RowColumns], src_addrs: pa.Array) -> list[bytes]:
     """Returns the records of `frame_records`, once their measurements are in them."""
     fields = np.empty(len(rows), FIELDS)
     fields["num_bytes"] = [len(row.measurements) for row in rows]
-    for name in FIELDS.names[1:]:
+    for name in (FIELDS.names or ())[1:]:
         fields[name] = [getattr(row, name) for row in rows]
     data, bounds, measurements_at = frame_records(fields, src_addrs)
     for at, row in zip(measurements_at.tolist(), rows, strict=True):

@@ -37,7 +37,7 @@ def test_no_readable_row(copy: DamagedDataset, tmp_path: Path) -> None:
     assert results(figures)["examples"] == "not applicable"
 
 
-def options(**changed: object) -> Callable[[DamagedDataset], None]:
+def options(**changed: object) -> Callable[[DamagedDataset], object]:
     return lambda copy: copy.manifest(lambda values: values["options"].update(changed))
 
 
