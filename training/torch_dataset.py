@@ -1,7 +1,7 @@
 """Batches for PyTorch: `build_torch_dataset(DataConfig(files="rows/train", batch_size=256))`."""
 # Checked where PyTorch is not installed.
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUntypedBaseClass=false
+# pyright: reportUntypedBaseClass=false, reportUnknownParameterType=false
 
 import dataclasses
 from collections.abc import Iterator
