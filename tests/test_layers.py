@@ -29,13 +29,11 @@ SHORT = {
     ),
     "loaded by --help, before anything heavy": (
         *("beam_pipeline.lazy_exports", "beam_pipeline.shards.writer_options", "training.extent"),
-        *("beam_pipeline.overlap.job.ngram_config", "beam_pipeline.overlap.job.removal_config"),
-        "beam_pipeline.overlap.job.marin",
+        "beam_pipeline.inspect.names",
     ),
     "one subject that several packages share": (
         *("beam_pipeline.dataset.dead_letters", "beam_pipeline.dataset.rtt"),
-        *("beam_pipeline.report.page", "beam_pipeline.overlap.job.memory"),
-        *("beam_pipeline.overlap.removal.summary", "beam_pipeline.overlap.ngrams.arrays"),
+        *("beam_pipeline.report.page", "beam_pipeline.overlap.ngrams.arrays"),
     ),
 }
 Graph = Mapping[str, set[str]]

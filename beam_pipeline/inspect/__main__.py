@@ -19,7 +19,7 @@ from functools import partial
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.row import parse_context_name, parse_row_name
+from beam_pipeline.inspect.names import parse_context_name, parse_row_name
 
 
 def main(argv: Sequence[str] | None = None) -> int:

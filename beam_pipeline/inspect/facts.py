@@ -14,7 +14,7 @@ from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.inspect.comparison import Comparison, compare_splits
 from beam_pipeline.inspect.index import Index, Period, uncovered
-from beam_pipeline.inspect.row import RowName
+from beam_pipeline.inspect.names import RowName
 from beam_pipeline.inspect.sample import Sample, draw
 from beam_pipeline.inspect.statistics import (
     Destination,

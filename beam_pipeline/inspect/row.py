@@ -14,16 +14,15 @@ from rich.console import Console
 from rich.text import Text
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_codec import ProbeRow
 from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Index, open_rows
+from beam_pipeline.inspect.names import ContextName, RowName
 from beam_pipeline.report.tables import Table, bytes_text, ms_text, percent, span_us_text, time_text
 from beam_pipeline.report.terminal import say
 
-_MAX_SEED = 2**63 - 1
 _NUM_AT_EACH_END = 10
 TOKEN_STYLES = {
     "start": "bold reverse",
@@ -33,56 +32,6 @@ TOKEN_STYLES = {
     "RTT": "green",
     "failed": "bold red",
 }
-
-
-class RowName(NamedTuple):
-    """A row by its line in a split's rows.parquet, from 0; as text, train:12."""
-
-    split: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.split}:{self.number}"
-
-
-class ContextName(NamedTuple):
-    """The name of a context: the seed, the row, and its number in the row."""
-
-    seed: int
-    row: RowName
-    k: int
-
-
-def parse_row_name(text: str, flag: str) -> RowName:
-    """Parses train:12, test:3, or 12, which is a row of train.
-
-    Raises:
-      UsageError: the text has another form.
-    """
-    split, _, number = text.rpartition(":")
-    if (split or SPLITS[0]) not in SPLITS or not number.isdecimal():
-        raise UsageError(
-            f"--{flag}: {text!r} is not a row: give its number in rows.parquet from 0, after its "
-            "split if that is not train, such as 12, train:12 or test:3"
-        )
-    return RowName(split or SPLITS[0], int(number))
-
-
-def parse_context_name(text: str) -> ContextName:
-    """Parses SEED,ROW,K, such as 7,train:12,3.
-
-    Raises:
-      UsageError: the text has another form.
-    """
-    parts = text.split(",")
-    if len(parts) != 3 or not parts[0].isdecimal() or not parts[2].isdecimal():
-        raise UsageError(f"--context={text} is not SEED,ROW,K, such as 7,train:12,3")
-    if int(parts[0]) > _MAX_SEED:
-        raise UsageError(f"--context={text}: the seed is over {_MAX_SEED}")
-    return ContextName(int(parts[0]), parse_row_name(parts[1], "context"), int(parts[2]))
-
-
-# --- rows -----------------------------------------------------------------------------------------
 
 
 class OneRow(NamedTuple):

@@ -156,7 +156,7 @@ def _text(text: str) -> Callable[[Path], None]:
     [
         (_text("{}"), ["--input=nothing*"], 2, "nothing* matches no file"),
         (_truncated, [], 1, "x (row 1): it ends within record 1, after 5 of its 6 bytes; repair"),
-        (_damaged, [], 1, "x (row 1) cannot be converted, record_damaged: 'its checksum is ano"),
+        (_damaged, [], 1, "x (row 1) cannot be converted, record_damaged: 'its checksum does not"),
         (
             _text("{}\nno\n"),
             ["--record=json"],

@@ -180,7 +180,7 @@ def test_disk_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> 
         (["--array_record_options=zstd:99"], "--array_record_options=zstd:99"),
         (["--measurement_encoding=json"], "invalid choice: 'json'"),
         (["--train-ration=0.5"], "did you mean --train_ratio?"),
-        (["--streaming"], "files that end"),
+        (["--streaming"], "the input is bounded"),
         (["--direct_num_workers=many"], "--direct_num_workers=many"),
     ],
 )

@@ -316,7 +316,7 @@ def test_rows_that_are_skipped_are_listed_with_their_dataset(
 def test_datasets_that_cannot_be_mixed(datasets: list[str], tmp_path: Path) -> None:
     first, second = datasets[0], datasets[1]
     missing = str(tmp_path / "nowhere")
-    refusal_of(lambda: open_mixture({first: 1, missing: 1}), missing, "no finished dataset")
+    refusal_of(lambda: open_mixture({first: 1, missing: 1}), missing, "is not a finished dataset")
     for twice in (f"{first}/", f"{first}/train", str(shard_paths(Path(first))[1])):
         refusal_of(lambda: open_mixture({first: 1, twice: 2}), twice, "the same rows", "name each")  # noqa: B023
     refusal_of(

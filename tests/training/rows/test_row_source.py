@@ -233,7 +233,7 @@ def test_what_names_no_shards_is_refused(mixed: dict[Encoding, Path], tmp_path: 
     dataset = mixed["arrow"]
     other = mixed["compact"]
     for wrong, *parts in (
-        (f"{tmp_path}/nothing", "no finished dataset", "_SUCCESS", "nothing"),
+        (f"{tmp_path}/nothing", "is not a finished dataset", "_SUCCESS", "nothing"),
         (f"{dataset}/train/nothing-*.arrayrecord", "names no shard", "nothing"),
         (f"{dataset}/train/train_shard_00009-of-00003.arrayrecord", "names no shard", "00009"),
         (f"{dataset}/*/*.arrayrecord", "train", "test", "choose one"),

@@ -307,4 +307,4 @@ def test_an_output_on_gcs(gcs: Gcs) -> None:
     rows = [row._replace(dataset=row.dataset.replace("\udc80", "é")) for row in rows]
     options = Options((1, 2), TOKENIZERS["default"], max_document_frequency=4, max_details=20)
     found = check(gcs.make_bucket() + "/run", rows, training, options, Cut(2))
-    assert sum(unit.num_records for unit in found.expanded) == 20
+    assert sum(unit.num_details for unit in found.expanded) == 20
