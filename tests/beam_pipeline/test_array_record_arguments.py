@@ -7,7 +7,6 @@ from pathlib import Path
 
 import apache_beam as beam
 import pytest
-from apache_beam import coders
 from apache_beam.coders.coders import ToBytesCoder
 from apache_beam.io.fileio import EmptyMatchTreatment
 from apache_beam.io.filesystem import CompressionTypes
@@ -15,7 +14,6 @@ from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTr
 from apache_beam.io.tfrecordio import ReadAllFromTFRecord, ReadFromTFRecord, WriteToTFRecord
 from apache_beam.options.value_provider import RuntimeValueProvider, StaticValueProvider
 from apache_beam.transforms.display import DisplayData
-from apache_beam.typehints.decorators import TypeCheckError
 from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,10 +57,6 @@ def file_names(folder: Path) -> list[str]:
 
 def target_of(transform: WriteToArrayRecord) -> tuple[str, int]:
     return transform._target.shard_name_template, transform._num_shards
-
-
-def test_none_is_the_default() -> None:
-    assert target_of(WriteToArrayRecord("p", None, "", None, None)) == ("-SSSSS-of-NNNNN", 0)
 
 
 @pytest.mark.parametrize("num_shards", [None, 0, 1, 7])
@@ -120,19 +114,6 @@ def test_a_value_that_is_known_too_late_is_refused(monkeypatch) -> None:
             make()
 
 
-@pytest.mark.parametrize("make", [WriteToArrayRecord, ReadFromArrayRecord])
-def test_a_path_is_a_text(make, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="must be a str or a ValueProvider of one"):
-        make(tmp_path)
-
-
-def test_elements_of_another_type_are_an_error_when_the_pipeline_is_built() -> None:
-    with pytest.raises(
-        TypeCheckError, match="'Encode' requires PCollections of type '<class 'bytes'>'"
-    ):
-        eager(["text"], WriteToArrayRecord("unused"))
-
-
 def test_a_coder_that_does_not_tell_its_type_is_taken(tmp_path: Path) -> None:
     eager(["a", 1], WriteToArrayRecord(f"{tmp_path}/w", ToBytesCoder()))
     assert sorted(eager(None, ReadFromArrayRecord(f"{tmp_path}/w*"))) == [b"1", b"a"]
@@ -140,32 +121,6 @@ def test_a_coder_that_does_not_tell_its_type_is_taken(tmp_path: Path) -> None:
 
 def display(transform: beam.PTransform) -> dict:
     return {item.key: item.value for item in DisplayData.create_from(transform).items}
-
-
-def test_the_graph_shows_what_is_written_and_read() -> None:
-    write = WriteToArrayRecord("out/w", num_shards=3, ordered=False)
-    shown = {"file_pattern": "out/w-SSSSS-of-NNNNN.arrayrecord", "shards": 3, "ordered": False}
-    assert display(write) == {**shown, "options": "group_size:1,zstd:1"}
-    assert display(WriteToArrayRecord("w", open_writer=ArrayRecordWriter)) == {
-        "file_pattern": "w-SSSSS-of-NNNNN.arrayrecord"
-    }
-    assert display(ReadFromArrayRecord("w*", validate=False)) == {"file_pattern": "w*"}
-    assert display(ReadAllFromArrayRecord()) == {"empty_match_treatment": "ALLOW"}
-
-
-def output_type(transform: beam.PTransform, *elements):
-    pipeline = beam.Pipeline()
-    source = pipeline | beam.Create(elements) if elements else pipeline
-    return (source | transform).element_type
-
-
-def test_outputs_have_types() -> None:
-    assert output_type(WriteToArrayRecord("w"), b"x") == ShardInfo
-    read = partial(ReadFromArrayRecord, "w", validate=False)
-    assert output_type(read()) is bytes
-    assert output_type(read(coders.StrUtf8Coder())) is str
-    assert output_type(read(with_filename=True)) == beam.typehints.Tuple[str, bytes]
-    assert output_type(ReadAllFromArrayRecord(), "w") is bytes
 
 
 # --- without order --------------------------------------------------------------------------------
@@ -309,24 +264,6 @@ def test_a_file_that_is_missing_when_the_pipeline_runs_is_an_error(tmp_path: Pat
     assert user_message(failure.value) == (
         f"{tmp_path}/none matches no ArrayRecord file: check the pattern"
     )
-
-
-def test_an_unknown_treatment_is_refused() -> None:
-    with pytest.raises(ValueError, match="is 'maybe', not"):
-        ReadAllFromArrayRecord(empty_match_treatment="maybe")
-
-
-def test_sizes_are_in_bytes_and_add_up(words: Path) -> None:
-    """A runner compares files by them, whatever the size of their records."""
-    provider = array_record_io._RecordRanges()
-    file = array_record_io._File("x", 1_000_003, 10)
-    whole = provider.initial_restriction(file)
-    assert provider.restriction_size(file, whole) == 1_000_003
-    parts = [OffsetRange(0, 3), OffsetRange(3, 10)]
-    sizes = [provider.restriction_size(file, part) for part in parts]
-    assert sizes[0] == 300_000 and sum(sizes) in (1_000_002, 1_000_003)
-    empty = array_record_io._File("x", 65_536, 0)
-    assert provider.restriction_size(empty, provider.initial_restriction(empty)) == 0
 
 
 def test_a_file_that_must_be_copied_is_copied_once_and_not_split(words: Path, monkeypatch) -> None:

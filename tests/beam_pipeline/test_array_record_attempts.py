@@ -3,7 +3,6 @@
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,11 +13,8 @@ from beam_pipeline.array_record_io import (
     content_key,
 )
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.shards import staging
-from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import (
     Records,
-    StagedPayloads,
     StagedRecords,
     StageRecords,
     serialised,
@@ -31,7 +27,7 @@ from beam_pipeline.shards.writing import (
     ShardTarget,
     WriteShard,
 )
-from beam_pipeline.storage.files import crc32c, remove_folder
+from beam_pipeline.storage.files import remove_folder
 from tests.support.array_record_files import (
     WORDS,
     bytes_below,
@@ -90,48 +86,6 @@ def finalise(written: list, index: RecordIndex | None = None) -> list[ShardInfo]
     return run_do_fn(Finalise([target_in(folder, index)]), [None], written)
 
 
-def test_staged_records_are_references_to_closed_files(tmp_path):
-    (staged,) = stage(tmp_path, WORDS)
-    batch = staged.batch(ATTRIBUTES)
-    is_stored = batch["inline"].is_null().to_pylist()
-    assert is_stored == [len(word) > 100 for word in WORDS]
-    assert 0 < sum(is_stored) < len(WORDS)
-    assert batch["key"].to_pylist() == list(map(content_key, WORDS))
-    assert batch["length"].to_pylist() == list(map(len, WORDS))
-    assert batch["crc32c"].to_pylist() == list(map(crc32c, WORDS))
-    assert batch["start"].to_pylist() == [word[:4] for word in WORDS]
-    reader = ClaimReader()
-    payloads = StagedPayloads(staged.path, batch, reader)
-    assert payloads.prefetch(np.arange(len(WORDS)))() == WORDS
-    reader.close()
-
-
-@pytest.mark.parametrize(
-    ("limit", "value"), [("_MAX_STAGED_IN_MEMORY", 3), ("STAGING_FILE_BYTES", 15)]
-)
-def test_no_reference_leaves_before_its_file_is_closed(tmp_path, monkeypatch, limit, value):
-    monkeypatch.setattr(staging, limit, value)
-    do_fn = StageRecords(str(tmp_path), 0)
-    do_fn.start_bundle()
-    emitted = [list(do_fn.process(Records([b"k"], [b"12345"]), **NOW)) for _ in range(4)]
-    assert [len(values) for values in emitted] == [0, 0, 1, 0]
-    reader = ClaimReader()
-    (staged,) = emitted[2]
-    payloads = StagedPayloads(staged.path, staged.batch(), reader)
-    assert payloads.prefetch(np.arange(staged.batch().num_rows))() == [b"12345"] * 3
-    reader.close()
-    (last,) = do_fn.finish_bundle()
-    assert last.value.batch().num_rows == 1
-    assert {staged.path, last.value.path} == {
-        str(tmp_path / name) for name in files_below(tmp_path)
-    }
-
-
-def test_a_bundle_of_nothing_stages_nothing(tmp_path):
-    assert stage(tmp_path, []) == []
-    assert files_below(tmp_path) == []
-
-
 def test_shards_have_no_final_name_before_the_finaliser(tmp_path):
     written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
     assert not (tmp_path / "out").exists()
@@ -155,12 +109,6 @@ def test_finalising_twice_is_finalising_once(tmp_path):
     assert list(before) == ["w-00-02.ar", "w-01-02.ar"]
     assert finalise(written) == infos == [shard.info for shard in written]
     assert bytes_below(tmp_path / "out") == before
-
-
-def test_the_shards_may_come_in_any_order(tmp_path):
-    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
-    infos = finalise(written[::-1])
-    assert [info.shard for info in infos] == [0, 1]
 
 
 def test_a_finaliser_that_died_half_way_is_repeated(tmp_path):
@@ -193,14 +141,6 @@ def test_a_part_that_is_gone_without_having_become_its_target_ends_the_run(tmp_p
         path.write_bytes(data + b"\0" if damage == "longer" else data[:-1] + b"\1")
     with pytest.raises(ProbelineError, match=r"is gone and .*w-01-02\.ar has other content"):
         finalise(written)
-
-
-def test_a_staged_file_that_changed_ends_the_run(tmp_path):
-    staged = stage(tmp_path, WORDS)
-    (path,) = (tmp_path / "staged").iterdir()
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(ProbelineError, match="changed after it was written"):
-        write_shards(target_in(tmp_path), staged)
 
 
 def test_the_index_lists_every_record_and_survives_a_second_finaliser(tmp_path):

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import apache_beam as beam
-import numpy as np
 import pytest
 from apache_beam import coders
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -13,10 +12,8 @@ from array_record.python.array_record_module import ArrayRecordReader
 from beam_pipeline.array_record_io import (
     ReadFromArrayRecord,
     WriteToArrayRecord,
-    content_key,
 )
 from beam_pipeline.dataset.layout import shard_of
-from beam_pipeline.shards import staging
 from beam_pipeline.shards import writing as sharded_write
 from beam_pipeline.shards.writing import (
     shard_path,
@@ -36,12 +33,6 @@ from tests.support.array_record_files import (
 from tests.support.helpers import Objects, eager
 
 # --- round trip ---------------------------------------------------------------------------------
-
-
-def test_every_record_comes_back_once(tmp_path):
-    write(WORDS + EMPTY, tmp_path / "words", num_shards=3)
-    read = eager(None, ReadFromArrayRecord(str(tmp_path / "words-*.arrayrecord")))
-    assert sorted(read) == sorted(WORDS + EMPTY)
 
 
 def test_the_result_tells_what_each_file_is(tmp_path):
@@ -108,21 +99,6 @@ def test_bytes_do_not_depend_on_the_order_of_the_elements(tmp_path, num_shards):
     assert sum(len(records_of(path)) for path in (tmp_path / "a").iterdir()) == len(elements)
 
 
-def test_bytes_do_not_depend_on_what_was_staged_inline_or_in_how_many_files(tmp_path, monkeypatch):
-    write(WORDS, tmp_path / "a" / "words", num_shards=2)
-    monkeypatch.setattr(staging, "STAGING_FILE_BYTES", 20_000)
-    monkeypatch.setattr(staging, "_MAX_STAGED_IN_MEMORY", 11)
-    write(WORDS, tmp_path / "b" / "words", num_shards=2)
-    assert bytes_below(tmp_path / "a") == bytes_below(tmp_path / "b")
-
-
-def test_a_second_run_over_the_first_leaves_the_same_files(tmp_path):
-    write(WORDS, tmp_path / "words", num_shards=2)
-    before = bytes_below(tmp_path)
-    write(shuffled(WORDS, 2), tmp_path / "words", num_shards=2)
-    assert bytes_below(tmp_path) == before
-
-
 def test_the_number_of_shards_follows_from_the_bytes(tmp_path, monkeypatch):
     total = sum(map(len, WORDS))
     monkeypatch.setattr(sharded_write, "DEFAULT_SHARD_BYTES", -(-total // 4))
@@ -146,20 +122,6 @@ def test_records_of_one_key_share_a_shard_in_a_fixed_order(tmp_path):
         infos = write(elements, tmp_path / name / "w", num_shards=3, key=lambda word: b"k")
         assert sorted(info.num_records for info in infos) == [0, 0, len(WORDS)]
     assert bytes_below(tmp_path / "a") == bytes_below(tmp_path / "b")
-
-
-def test_without_a_key_equal_records_are_neighbours(tmp_path):
-    (info,) = write(shuffled(WORDS + WORDS, 5), tmp_path / "words", num_shards=1)
-    records = records_of(info.path)
-    assert records[::2] == records[1::2]
-    assert [content_key(word) for word in records] == sorted(map(content_key, records))
-
-
-def test_shards_are_about_even():
-    counts = np.bincount([shard_of(b"%d" % number, 10) for number in range(10_000)])
-    assert len(counts) == 10
-    assert counts.min() > 850
-    assert counts.max() < 1150
 
 
 def test_the_shard_of_a_key_never_changes():
@@ -189,22 +151,6 @@ def test_runs_of_s_and_n_become_numbers(template, name):
     assert shard_path("p", template, ".x", 3, 12) == name
 
 
-@pytest.mark.parametrize("template", ["-SSSSS-of-NNNNN", "-SS-S", "_SHARD_SSSSS", "S"])
-def test_no_two_shards_have_one_name(template):
-    names = {shard_path("p", template, "", shard, 120) for shard in range(120)}
-    assert len(names) == 120
-
-
-def test_template_and_suffix_name_the_files(tmp_path):
-    write(WORDS, tmp_path / "w", num_shards=2, shard_name_template=".SS.NN", file_name_suffix=".ar")
-    assert files_below(tmp_path) == ["w.00.02.ar", "w.01.02.ar"]
-
-
-def test_one_shard_needs_no_number(tmp_path):
-    write(WORDS, tmp_path / "deep" / "er" / "w", num_shards=1, shard_name_template="")
-    assert files_below(tmp_path) == ["deep/er/w.arrayrecord"]
-
-
 def test_a_prefix_without_a_folder_writes_where_the_process_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write([b"x"], "words", num_shards=1)
@@ -212,12 +158,6 @@ def test_a_prefix_without_a_folder_writes_where_the_process_is(tmp_path, monkeyp
 
 
 # --- temporary files ----------------------------------------------------------------------------
-
-
-def test_no_temporary_file_stays(tmp_path):
-    write(WORDS, tmp_path / "out" / "words", num_shards=2)
-    assert [path.name for path in (tmp_path / "out").iterdir()] != []
-    assert [path for path in tmp_path.rglob("*") if "temp" in path.name] == []
 
 
 def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):

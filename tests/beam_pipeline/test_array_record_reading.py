@@ -12,7 +12,6 @@ from beam_pipeline import array_record_io
 from beam_pipeline.array_record_io import (
     ReadFromArrayRecord,
 )
-from beam_pipeline.errors import ProbelineError
 from tests.support.array_record_files import (
     WORDS,
     line_of_failed_read,
@@ -75,13 +74,6 @@ def test_a_reader_stops_where_its_range_was_cut_meanwhile(tmp_path):
     assert read == WORDS[20 : primary.stop]
     assert primary.stop == residual.start < 100
     assert residual.stop == 100
-
-
-def test_a_pattern_that_matches_nothing_is_an_error_unless_told(tmp_path):
-    pattern = str(tmp_path / "none-*")
-    with pytest.raises(ProbelineError, match=r"none-\* matches no ArrayRecord file"):
-        ReadFromArrayRecord(pattern)
-    assert eager(None, ReadFromArrayRecord(pattern, validate=False)) == []
 
 
 RANDOM = [np.random.default_rng(number).bytes(300) for number in range(1000)]

@@ -49,16 +49,6 @@ def test_a_busy_probe_is_cut_into_full_rows(dataset: Path) -> None:
     assert all(0.98 * limit <= row.num_bytes <= limit for row in busiest[:-1])
 
 
-def test_the_dataset_says_what_it_holds(table: pa.Table, dataset: Path) -> None:
-    manifest = open_dataset(str(dataset)).manifest
-    rows = read_rows(dataset)
-    assert manifest.counts.rows_read == manifest.counts.measurements == table.num_rows
-    assert sum(split.num_records for split in manifest.splits.values()) == len(rows)
-    assert sum(split.num_probes for split in manifest.splits.values()) == 12
-    assert not list(dataset.glob(".probeline-temp*"))
-    assert (dataset / "_SUCCESS").exists()
-
-
 def test_compact_keeps_seconds_and_the_codes_of_rtt(table: pa.Table, tmp_path: Path) -> None:
     source = write_input(tmp_path / "in", table)
     compact = make_dataset(source, tmp_path / "out", "--measurement-encoding=compact")
@@ -184,36 +174,6 @@ def test_a_probe_of_fifty_rows_and_probes_of_one_measurement(tmp_path: Path) -> 
     assert history(rows) == reference_rows(table)
 
 
-def test_spellings_of_an_address_are_one_probe(tmp_path: Path) -> None:
-    spellings = ["2001:DB8::1", "2001:db8:0:0::1", "2001:0db8:0000:0000:0000:0000:0000:0001"]
-    table = pa.table(
-        {
-            "event_time": pa.array([3, 2, 1], pa.timestamp("s", "Europe/Berlin")),
-            "src_addr": spellings,
-            "dst_addr": ["::ffff:8.8.8.8", "8.8.8.8", "::FFFF:808:808"],
-            "ip_version": pa.array([4, 4, 4], pa.uint64()),
-            "rtt": pa.array([1.0, -0.0, -7.0], pa.float64()),
-        }
-    )
-    rows = read_rows(make_dataset(write_input(tmp_path / "in", table), tmp_path / "out"))
-    assert [row.src_addr for row in rows] == ["2001:db8::1"]
-    measured = rows[0].to_arrow().to_pydict()
-    assert measured["dst_addr"] == ["8.8.8.8"] * 3
-    assert measured["rtt"] == [-1.0, 0.0, 1.0] and str(measured["rtt"][1]) == "0.0"
-
-
-def test_an_exactly_full_row_is_one_row(tmp_path: Path) -> None:
-    table = measurements_table(100, seed=5, num_probes=1, ipv6_share=0)
-    source = write_input(tmp_path / "in", table)
-    whole = read_rows(make_dataset(source, tmp_path / "whole", "--max_row_size_mb=1"))
-    assert len(whole) == 1
-    for spare, expected in ((0, 1), (-1, 2)):
-        megabytes = (whole[0].num_bytes + spare + 0.5) / 2**20
-        output = tmp_path / f"out{spare}"
-        rows = read_rows(make_dataset(source, output, f"--max_row_size_mb={megabytes}"))
-        assert len(rows) == expected
-
-
 @pytest.mark.slow
 def test_a_probe_stays_on_its_side_when_data_grows(tmp_path: Path) -> None:
     table = measurements_table(2000, seed=6, num_probes=60)
@@ -226,13 +186,6 @@ def test_a_probe_stays_on_its_side_when_data_grows(tmp_path: Path) -> None:
     both = {row for row in sides[1] if row in set(reference_rows(table.slice(0, 700)))}
     assert sides[0] == both
     assert 15 <= len(sides[1]) <= 45
-
-
-def test_other_seeds_give_other_splits(table: pa.Table, dataset: Path, tmp_path: Path) -> None:
-    source = write_input(tmp_path / "in", table)
-    other = make_dataset(source, tmp_path / "out", "--split_seed=1", "--train_ratio=0.5")
-    assert history(read_rows(other)) == history(read_rows(dataset))
-    assert set(files_of(other)) != set(files_of(dataset)) or files_of(other) != files_of(dataset)
 
 
 def test_all_in_train_leaves_an_empty_test_shard(table: pa.Table, tmp_path: Path) -> None:

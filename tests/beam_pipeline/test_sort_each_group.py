@@ -12,7 +12,6 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.transforms.display import DisplayData
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.typehints.decorators import TypeCheckError
 from hypothesis import given
@@ -62,24 +61,12 @@ def test_a_group_that_fits_touches_no_storage(tmp_path: Path) -> None:
     assert sort_pairs(one_more, str(tmp_path / "files"), 1000 * (8 + 20 + 160)).files
 
 
-def test_no_pairs_are_an_empty_group(tmp_path: Path) -> None:
-    group = sort_pairs([], str(tmp_path / "files"))
-    assert (len(group), list(group), files_below(tmp_path)) == (0, [], [])
-
-
 def test_a_group_in_files_can_be_iterated_again_and_at_once(tmp_path: Path) -> None:
     pairs = pairs_of(500)
     group = sort_pairs(pairs, str(tmp_path), 10_000)
     assert len(group.files) > 5 and group.pairs == []
     assert list(zip(group, group, strict=True)) == [(pair, pair) for pair in sorted(pairs)]
     assert list(itertools.islice(group, 3)) == sorted(pairs)[:3]
-
-
-def test_the_order_does_not_depend_on_how_the_pairs_come(tmp_path: Path) -> None:
-    """Nor does it if all sort keys are equal: then the values decide."""
-    pairs = [(b"", value) for _, value in pairs_of(300)]
-    orders = [list(sort_pairs(order, str(tmp_path), 5_000)) for order in (pairs, pairs[::-1])]
-    assert orders[0] == orders[1] == sorted(pairs)
 
 
 def test_a_group_of_any_size_takes_the_same_memory(tmp_path: Path) -> None:
@@ -204,18 +191,6 @@ def test_one_giant_group_among_many_small_ones(tmp_path: Path) -> None:
     sort.remove_temporary_files()  # again, or without any file: nothing happens
 
 
-def test_many_small_groups_touch_no_storage(tmp_path: Path) -> None:
-    sort = SortEachGroup(str(tmp_path / "temp"))
-    found = eager(MANY, Listed(sort))
-    assert {key: pairs for key, pairs, _ in found} == grouped(MANY)
-    assert not (tmp_path / "temp").exists()
-    sort.remove_temporary_files()
-
-
-def test_no_elements_are_no_groups(tmp_path: Path) -> None:
-    assert eager([], SortEachGroup(str(tmp_path))) == []
-
-
 def test_each_window_has_groups_of_its_own(tmp_path: Path) -> None:
     class InWindows(beam.PTransform):
         def expand(self, numbers):
@@ -230,12 +205,6 @@ def test_each_window_has_groups_of_its_own(tmp_path: Path) -> None:
         [b"0", b"1", b"2", b"3", b"4"],
         [b"5", b"6", b"7", b"8", b"9"],
     ]
-
-
-def test_keys_keep_their_type_and_groups_have_one() -> None:
-    pipeline = beam.Pipeline()
-    sorted_groups = pipeline | beam.Create(MANY) | SortEachGroup("temp")
-    assert sorted_groups.element_type == beam.typehints.Tuple[str, SortedGroup]
 
 
 class Opaque:
@@ -265,12 +234,6 @@ def test_what_is_not_bytes_is_refused(tmp_path: Path, pair) -> None:
 def test_the_memory_must_be_positive() -> None:
     with pytest.raises(ValueError, match="memory_bytes is 0; it must be positive"):
         SortEachGroup("temp", memory_bytes=0)
-
-
-def test_the_graph_shows_memory_and_folder() -> None:
-    items = DisplayData.create_from(SortEachGroup("temp", 5)).items
-    shown = {item.key: item.value for item in items}
-    assert shown["memory_bytes"] == 5 and shown["temp_folder"].startswith("temp/.temp-sort-")
 
 
 def test_files_go_to_gs(gcs: Gcs) -> None:

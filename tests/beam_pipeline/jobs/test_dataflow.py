@@ -12,7 +12,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from apache_beam.portability.api import beam_runner_api_pb2
 from google.cloud.dataflow_v1beta3 import types
 
 from beam_pipeline.main import main
@@ -35,38 +34,6 @@ from tests.support.helpers import quick_and_slow
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
-
-# The steps of the job's graph without Beam's own steps below them.
-LABELS = [
-    "All rows",
-    "Check rights",
-    "Commit the dataset",
-    "Describe rows",
-    "Describe split rows",
-    "Group into rows",
-    "Group into rows/Cut rows",
-    "Group into rows/Group by probe",
-    "Group into rows/Read, check and pre-group",
-    "Group into rows/Sort each bucket",
-    "Group into rows/Spread segments",
-    "Numbers of shards",
-    "Planned rows",
-    "Size of each",
-    "Sizes",
-    "Spread units",
-    "Stage rows",
-    "Stage split rows",
-    "Units of work",
-    "Write shards",
-    "Write shards/Assign to shards",
-    "Write shards/Await assigned",
-    "Write shards/Every shard",
-    "Write shards/Group by shard",
-    "Write shards/Rename shards",
-    "Write shards/Start",
-    "Write shards/With empty shards",
-    "Write shards/Write shard",
-]
 
 
 def submitted(flags: list[str]) -> subprocess.Popen:
@@ -155,26 +122,6 @@ def test_the_job_is_what_the_flags_say(dataflow: DataflowApi, bucket: str, gcs: 
 def test_the_fake_refuses_what_the_service_does_not_know(dataflow: DataflowApi) -> None:
     with pytest.raises(RefusalError, match="no field named"):
         dataflow.create_job(b'{"name": "rows", "machineType": "n2"}', PROJECT, REGION)
-
-
-def test_steps_have_unique_and_readable_names(dataflow: DataflowApi, bucket: str, gcs: Gcs) -> None:
-    dataflow.states = [State.JOB_STATE_CANCELLED]
-    main(job_command(dataflow, bucket))
-    pipeline = beam_runner_api_pb2.Pipeline.FromString(staged(dataflow.jobs[0])["pipeline.pb"])
-    transforms = [
-        transform
-        for name, transform in pipeline.components.transforms.items()
-        if name not in pipeline.root_transform_ids
-    ]
-    names = [transform.unique_name for transform in transforms]
-    assert len(set(names)) == len(names)
-    ours = ("Group into rows", "Write shards")
-    shown = [
-        name
-        for name in names
-        if "/" not in name or (name.count("/") == 1 and name.partition("/")[0] in ours)
-    ]
-    assert sorted(shown) == sorted(LABELS)
 
 
 def test_flags_of_a_run_that_is_not_on_dataflow_need_no_service(

@@ -85,14 +85,6 @@ def test_a_run_gets_a_folder_of_its_own_and_leaves_nothing(tmp_path):
     assert list(output.iterdir()) == []
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path):
-    with taken(str(tmp_path), overwrite=False) as one:
-        pass
-    with taken(str(tmp_path), overwrite=False) as other:
-        pass
-    assert one.folder != other.folder
-
-
 def test_a_run_that_fails_leaves_what_it_made_but_no_temporary_files(tmp_path):
     with pytest.raises(RuntimeError, match="the run failed"):
         with taken(str(tmp_path), overwrite=False) as run:
@@ -138,11 +130,6 @@ def test_overwrite_removes_success_before_anything_else(finished, monkeypatch):
     assert set(removed[1]) == {name for name in OURS if not name.startswith(TEMP_FOLDER)}
 
 
-def test_overwrite_of_nothing_is_no_error(tmp_path):
-    with taken(str(tmp_path / "new"), overwrite=True):
-        pass
-
-
 # --- what a dead run left -------------------------------------------------------------------------
 
 
@@ -182,15 +169,6 @@ def test_half_a_commit_is_removed_too(tmp_path, monkeypatch, steps):
 
 
 # --- a live run -----------------------------------------------------------------------------------
-
-
-def test_a_second_run_in_the_same_process_is_refused(tmp_path):
-    with taken(str(tmp_path), overwrite=False) as run:
-        fill(Path(run.folder), ["chunks/unit-0"])
-        with pytest.raises(UsageError, match=f"is being written by process {os.getpid()}:"):
-            with taken(str(tmp_path), overwrite=True):
-                pytest.fail("the folder was taken twice")
-        assert Path(run.folder, "chunks/unit-0").exists()
 
 
 HOLD = """

@@ -21,7 +21,7 @@ from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main
 from beam_pipeline.storage.gcs import delete_object
 from beam_pipeline.verify import __main__ as verify
-from tests.support.engines import Flink, Gcs, stored_objects
+from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import files_of, make_dataset, write_input
 from tests.support.kills import kill_script
@@ -211,24 +211,6 @@ def test_only_a_finished_dataset_is_added_to(
     assert "is among the files of --output" in error_line(capsys)
 
 
-def test_two_runs_never_add_at_once(old: Path, new_input: Path, tmp_path: Path) -> None:
-    rows = copied(old, tmp_path)
-    script = kill_script("probe_rows.commit", "module", "write_success", 1)
-    pause = "print('waits', flush=True), signal.pause()"
-    script = script.replace("os.kill(os.getpid(), signal.SIGKILL)", pause)
-    command = [*warm_python(), "-c", script, f"--input={new_input}", f"--output={rows}", "--append"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout and process.stdout.readline() == b"waits\n"
-        before = sorted(path.name for path in rows.rglob("*"))
-        assert append(new_input, rows) == 2
-        assert sorted(path.name for path in rows.rglob("*")) == before
-        assert files_of(Path(open_dataset(str(rows)).path)) == files_of(old)
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def test_a_filesystem_without_hard_links(
     old: Path,
     new_input: Path,
@@ -242,22 +224,6 @@ def test_a_filesystem_without_hard_links(
     monkeypatch.setattr(os, "link", refuse)
     rows = copied(old, tmp_path)
     assert append(new_input, rows) == 0
-    assert files_of(rows) == whole
-
-
-def test_on_prism(
-    old: Path, new_input: Path, whole: dict[str, bytes], tmp_path: Path, prism: str
-) -> None:
-    rows = copied(old, tmp_path)
-    assert append(new_input, rows, "--runner=PrismRunner", f"--prism_location={prism}") == 0
-    assert files_of(rows) == whole
-
-
-def test_on_flink(
-    old: Path, new_input: Path, whole: dict[str, bytes], tmp_path: Path, flink: Flink
-) -> None:
-    rows = copied(old, tmp_path)
-    assert append(new_input, rows, *flink.flags()) == 0
     assert files_of(rows) == whole
 
 

@@ -8,7 +8,6 @@ import subprocess
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import grain
 import pyarrow.parquet as pq
@@ -98,11 +97,6 @@ def test_the_bytes_are_those_of_a_local_run(bucket: str, expected: dict[str, byt
     assert verify.main([f"{bucket}/out"]) == 0
 
 
-def test_small_payloads_on_storage_change_nothing(bucket: str, expected: dict[str, bytes]) -> None:
-    assert make(bucket, "--inline_bytes=0") == 0
-    assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
-
-
 def test_the_output_may_end_with_a_slash(bucket: str, expected: dict[str, bytes]) -> None:
     assert main([f"--input={bucket}/in/*.parquet", f"--output={bucket}/out/", *FLAGS]) == 0
     assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
@@ -126,22 +120,6 @@ def test_array_record_grain_and_the_loader_read_it_in_place(
     rows = [source[at] for source in splits for at in range(len(source))]
     assert [row["src_id"] for row in rows]
     assert sum(row["n_measurements"] for row in rows) == 2500
-
-
-def test_success_and_the_manifest_come_last(bucket: str, gcs: Gcs, monkeypatch) -> None:
-    with faulty(gcs.endpoint) as proxy:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        assert make(bucket) == 0
-    named = [
-        request.name.rpartition("/rewriteTo/")[2]
-        for request in proxy.requests
-        if request.method == "POST"
-    ]
-    named = [name for name in named if not name.startswith("/batch/")]
-    written = [name.rpartition("/")[2] for name in named if TEMP_FOLDER not in name]
-    assert written[-4:] == ["README.md", "croissant.json", "manifest.json", "_SUCCESS"]
-    assert sum(name.endswith((".arrayrecord", ".parquet")) for name in written[:-4]) == 8
-    assert len(written) == 12
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -292,27 +270,6 @@ def test_only_one_of_two_takes_over_a_dead_run(bucket: str, monkeypatch) -> None
     assert json.loads(stored_objects(f"{bucket}/out")[f"{TEMP_FOLDER}/lock.json"]) == {
         "run": "faster"
     }
-
-
-def test_a_run_that_lost_its_marker_changes_nothing(bucket: str, monkeypatch, capsys) -> None:
-    """Its successor has begun by the time that it would rename its shards."""
-    from beam_pipeline.shards import writing as sharded_write
-
-    write = sharded_write.WriteShard._write
-    taken_over = []
-
-    def overtaken(self, *arguments: Any):
-        if not taken_over:
-            marker = f"{bucket}/out/{TEMP_FOLDER}/lock.json"
-            found = gcs.read_object(marker)
-            assert found is not None
-            taken_over.append(gcs.write_object(marker, b'{"run": "next"}', found.generation))
-        return write(self, *arguments)
-
-    monkeypatch.setattr(sharded_write.WriteShard, "_write", overtaken)
-    assert make(bucket) == 1
-    assert "no longer names this run: another run has taken the output" in capsys.readouterr().err
-    assert set(stored_objects(f"{bucket}/out")) == {f"{TEMP_FOLDER}/lock.json"}
 
 
 def test_a_shard_that_somebody_changed_is_not_committed(bucket: str, monkeypatch, capsys) -> None:

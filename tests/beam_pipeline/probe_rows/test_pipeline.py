@@ -35,20 +35,17 @@ from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import (
     Records,
     StagedPayloads,
-    StagedRecords,
     StageRecords,
-    staged_schema,
 )
 from beam_pipeline.shards.writing import AssignToShards
 from tests.support.helpers import (
     NOW,
-    YEAR_2024_US,
     make_run,
+    measurements_table,
     quick_and_slow,
     records_as_tuples,
     reference_rows,
     run_do_fn,
-    run_of_tuples,
     runs_strategy,
 )
 from tests.support.job_runs import files_of, history, make_dataset, read_rows, write_input
@@ -196,45 +193,13 @@ def test_splits_get_their_rows_and_the_sizes_that_decide_on_their_shards(tmp_pat
     reader.close()
 
 
-def test_shards_of_the_test_split_are_numbered_after_those_of_train() -> None:
-    line = {"key": b"k", "inline": b"", "offset": 0, "length": 0, "crc32c": 0}
-    line |= plain_line(RowKey("192.0.2.1", 0), run_of_tuples([(0, 1, 1.0)])) | {"split": 1}
-    batch = pa.RecordBatch.from_pylist([line], staged_schema(ATTRIBUTES))
-    staged = StagedRecords.of("", batch)
-    assert run_do_fn(AssignToShards(ATTRIBUTES, "split"), [staged], [3, 1]) == [(3, staged)]
-
-
 # --- many small probes ----------------------------------------------------------------------------
-
-
-def small_probes(num_probes: int, per_probe: int) -> pa.Table:
-    """Returns measurements of probes of both families, some with destinations of both."""
-    rng = np.random.default_rng(num_probes)
-    n = num_probes * per_probe
-    probe, destination = rng.permutation(np.arange(n) % num_probes), rng.integers(0, 2**16, n)
-    wide = rng.random(n) < np.where(probe % 4 == 0, 0.5, probe % 4 == 1)
-    return pa.table(
-        {
-            "event_time": pa.array(YEAR_2024_US + rng.integers(0, 10**13, n), pa.timestamp("us")),
-            "src_addr": [
-                f"10.1.{p >> 8}.{p & 255}" if p % 3 else f"2001:db8::{p:x}" for p in probe
-            ],
-            "dst_addr": [
-                f"2001:db8:1::{d:x}" if six else f"192.0.{d >> 8}.{d & 255}"
-                for d, six in zip(destination, wide, strict=True)
-            ],
-            "ip_version": pa.array(np.where(wide, 6, 4), pa.int8()),
-            "rtt": pa.array(
-                np.where(rng.random(n) < 0.1, -1, rng.lognormal(3, 1, n)), pa.float32()
-            ),
-        }
-    )
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
-    table = small_probes(3000, 3)
-    parts = [table.slice(at, 3000) for at in (0, 3000, 6000)]
+    table = measurements_table(6000, seed=4, num_probes=2500, ipv6_share=0.4)
+    parts = [table.slice(at, 2000) for at in (0, 2000, 4000)]
     return write_input(tmp_path_factory.mktemp("small") / "in", *parts), table
 
 
@@ -248,11 +213,10 @@ def dataset(source: tuple[Path, pa.Table], tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.slow
 def test_many_small_probes_come_out_whole(source: tuple[Path, pa.Table], dataset: Path) -> None:
-    rows = read_rows(dataset)
-    assert len(rows) == 3000 == len({row.src_addr for row in rows})
-    assert history(rows) == reference_rows(source[1])
+    rows, wanted = read_rows(dataset), reference_rows(source[1])
+    assert history(rows) == wanted and len(wanted) > 1500
     counts = [split.num_probes for split in open_dataset(str(dataset)).manifest.splits.values()]
-    assert sum(counts) == 3000 and min(counts) > 200
+    assert sum(counts) == len(wanted) and min(counts) > 100
 
 
 @pytest.mark.parametrize(

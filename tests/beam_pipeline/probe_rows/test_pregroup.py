@@ -16,7 +16,6 @@ from tests.support.helpers import (
     measurements_table,
     records_as_tuples,
     reference_rows,
-    spellings_of,
 )
 from tests.support.properties import num_examples
 
@@ -104,17 +103,6 @@ def test_probes_come_in_one_order_which_is_also_that_of_their_buckets(num_bucket
     assert len(set(buckets)) >= min(num_buckets, 30)
 
 
-def test_the_bucket_of_a_probe_is_the_same_in_every_work_unit():
-    """Another would tear its history apart."""
-    table = measurements_table(300, seed=2, num_probes=40, ipv6_share=0.5)
-    whole = pregroup(blocks_of(table), 7)
-    buckets = dict(zip(names_of(whole), whole.buckets.tolist(), strict=True))
-    for block in blocks_of(table, 29):
-        part = pregroup([block], 7)
-        for name, bucket in zip(names_of(part), part.buckets.tolist(), strict=True):
-            assert bucket == buckets[name]
-
-
 def test_buckets_are_about_even_also_of_neighbours_and_of_either_family():
     numbers = np.arange(20_000, dtype=np.uint64)
     zeros = np.zeros_like(numbers)
@@ -143,24 +131,6 @@ def test_the_order_of_rows_and_blocks_changes_no_byte(random, batch_rows, num_bu
     assert bytes_of(grouped) == bytes_of(pregroup(blocks_of(table), num_buckets))
 
 
-def test_all_spellings_of_a_source_are_one_probe_also_across_blocks():
-    ipv4, ipv6 = MAPPED_IPV4 | 0xC0000201, 0x2001_0DB8 << 96 | 0xABC
-    texts = spellings_of(ipv4) + spellings_of(ipv6)
-    columns = {
-        "event_time": pa.array(range(len(texts)), pa.timestamp("us")),
-        "src_addr": texts,
-        "dst_addr": ["192.0.2.1"] * len(texts),
-        "ip_version": [4] * len(texts),
-        "rtt": pa.array([1.0] * len(texts)),
-    }
-    table = pa.table(columns)
-    for batch_rows in (1, 1000):
-        grouped = pregroup(blocks_of(table, batch_rows), 1)
-        counts = dict(zip(names_of(grouped), np.diff(grouped.narrow_bounds).tolist(), strict=True))
-        spellings = {"192.0.2.1": spellings_of(ipv4), "2001:db8::abc": spellings_of(ipv6)}
-        assert counts == {name: len(texts) for name, texts in spellings.items()}
-
-
 def test_an_address_that_no_measurement_uses_is_no_probe():
     """Dictionaries may hold entries that only dropped rows used, or none."""
     table = measurements_table(50, seed=4, num_probes=2)
@@ -176,18 +146,6 @@ def test_an_address_that_no_measurement_uses_is_no_probe():
 def halves_of(numbers: list[int]) -> tuple[np.ndarray, np.ndarray]:
     hi = np.array([number >> 64 for number in numbers], np.uint64)
     return hi, np.array([number & (2**64 - 1) for number in numbers], np.uint64)
-
-
-def test_rank_numbers_equal_addresses_alike_in_the_order_of_their_buckets():
-    low, ipv4, high, higher = 1, MAPPED_IPV4 | 1, 1 << 64 | 5, 2 << 64 | 5
-    numbers = [high, low, high, ipv4, higher, high]
-    firsts, ranks = rank(*halves_of(numbers))
-    distinct = [numbers[first] for first in firsts]
-    assert sorted(distinct) == [low, ipv4, high, higher]
-    assert [distinct[rank] for rank in ranks] == numbers
-    for num_buckets in (2, 3, 1000):
-        buckets = bucket_of(*halves_of(distinct), num_buckets).tolist()
-        assert buckets == sorted(buckets)
 
 
 def test_addresses_of_one_hash_stay_apart():
@@ -211,11 +169,3 @@ def test_nothing_in_is_nothing_out(num_empty):
     grouped = pregroup([empty] * num_empty, 2)
     assert runs_of(grouped) == {}
     assert names_of(grouped) == []
-
-
-def test_empty_blocks_between_others_do_not_matter():
-    table = measurements_table(30, seed=7)
-    empty = check(table.to_batches()[0].slice(0, 0))[0]
-    first, second = blocks_of(table, 15)
-    grouped = pregroup([empty, first, empty, second], 2)
-    assert bytes_of(grouped) == bytes_of(pregroup([first, second], 2))

@@ -27,11 +27,6 @@ def touch(folder: Path, name: str, size: int = 1) -> None:
     path.write_bytes(b"x" * size)
 
 
-def test_nothing_yet(tmp_path: Path) -> None:
-    seen = look(str(tmp_path / "none"), UNITS)
-    assert (seen.phase, seen.done, seen.total) == ("reading", 0, 4_000_000)
-
-
 def test_units_that_were_read_twice_count_once(tmp_path: Path) -> None:
     touch(tmp_path, "chunks/unit-000001-aaaa")
     touch(tmp_path, "chunks/unit-000001-bbbb")
@@ -82,8 +77,3 @@ def test_rate_and_time_left(monkeypatch) -> None:
     clock.describe(seen)
     now[0] += 4
     assert clock.describe(seen).endswith(", 0.50 M/s, 0:12 left")
-
-
-def test_unknown_units_are_counted(tmp_path: Path) -> None:
-    touch(tmp_path, "chunks/unit-000007-a")
-    assert look(str(tmp_path), []).text == "1 work units"
