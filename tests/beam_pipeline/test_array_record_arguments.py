@@ -2,18 +2,16 @@
 
 import inspect
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
-from apache_beam.coders.coders import ToBytesCoder
 from apache_beam.io.fileio import EmptyMatchTreatment
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.tfrecordio import ReadAllFromTFRecord, ReadFromTFRecord, WriteToTFRecord
 from apache_beam.options.value_provider import RuntimeValueProvider, StaticValueProvider
-from apache_beam.transforms.display import DisplayData
 from array_record.python.array_record_module import ArrayRecordWriter
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,47 +50,37 @@ def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (partial(WriteToArrayRecord, shard_name_template="-W-SSSSS-of-NNNNN"), "asks for windows"),
+        (partial(WriteToArrayRecord, shard_name_template="-of-NNNNN"), "names every shard alike"),
+        (partial(WriteToArrayRecord, num_shards=-1), "num_shards is -1; it must be 0"),
+        (partial(WriteToArrayRecord, triggering_frequency=60), "60; .* the input is bounded"),
+        (partial(WriteToArrayRecord, compression_type=CompressionTypes.GZIP), "'gzip'; .* options"),
+        (partial(ReadFromArrayRecord, compression_type=CompressionTypes.GZIP), "files say"),
+        (partial(ReadAllFromArrayRecord, compression_type=CompressionTypes.GZIP), "files say"),
+        (partial(ReadAllFromArrayRecord, empty_match_treatment="maybe"), "is 'maybe', not"),
+    ],
+)
+def test_invalid_argument(make: Callable, reason: str) -> None:
+    path = () if make.func is ReadAllFromArrayRecord else ("p",)
+    with pytest.raises(ValueError, match=reason) as failure:
+        make(*path)
+    assert "\n" not in str(failure.value)
+
+
 # --- writing --------------------------------------------------------------------------------------
-
-
-def target_of(transform: WriteToArrayRecord) -> tuple[str, int]:
-    return transform._target.shard_name_template, transform._num_shards
 
 
 @pytest.mark.parametrize("num_shards", [None, 0, 1, 7])
 def test_an_empty_template_is_one_file(num_shards: int | None, tmp_path: Path) -> None:
     write = WriteToArrayRecord(f"{tmp_path}/w", num_shards=num_shards, shard_name_template="")
-    assert target_of(write) == ("", 1)
+    assert (write._target.shard_name_template, write._num_shards) == ("", 1)
     if num_shards is None:
         eager(WORDS, write)
         assert file_names(tmp_path) == ["w.arrayrecord"]
         assert sorted(eager(None, ReadFromArrayRecord(f"{tmp_path}/w*"))) == sorted(WORDS)
-
-
-@pytest.mark.parametrize("template", ["-W-SSSSS-of-NNNNN", "-V-SSSSS", "-UUUU-SSSSS"])
-def test_names_with_windows_are_refused_in_one_line(template: str) -> None:
-    with pytest.raises(ValueError, match=r"asks for windows .* use S and N alone") as failure:
-        WriteToArrayRecord("p", shard_name_template=template)
-    assert "\n" not in str(failure.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("compression_type", CompressionTypes.AUTO, "options say how records are compressed"),
-        ("compression_type", CompressionTypes.GZIP, "options say how records are compressed"),
-        ("triggering_frequency", 60, "the input is bounded"),
-    ],
-)
-def test_what_has_no_meaning_is_refused_with_the_reason(name: str, value, reason: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} is {value!r}; leave it out, since {reason}$"):
-        WriteToArrayRecord("p", **{name: value})
-
-
-@pytest.mark.parametrize("read", [partial(ReadFromArrayRecord, "x"), ReadAllFromArrayRecord])
-def test_readers_refuse_a_compression(read) -> None:
-    with pytest.raises(ValueError, match="files say themselves"):
-        read(compression_type=CompressionTypes.GZIP)
 
 
 def test_a_value_that_is_known_when_the_pipeline_is_built_is_taken(tmp_path: Path) -> None:
@@ -114,37 +102,7 @@ def test_a_value_that_is_known_too_late_is_refused(monkeypatch) -> None:
             make()
 
 
-def test_a_coder_that_does_not_tell_its_type_is_taken(tmp_path: Path) -> None:
-    eager(["a", 1], WriteToArrayRecord(f"{tmp_path}/w", ToBytesCoder()))
-    assert sorted(eager(None, ReadFromArrayRecord(f"{tmp_path}/w*"))) == [b"1", b"a"]
-
-
-def display(transform: beam.PTransform) -> dict:
-    return {item.key: item.value for item in DisplayData.create_from(transform).items}
-
-
 # --- without order --------------------------------------------------------------------------------
-
-
-def test_without_order_nothing_is_staged(tmp_path: Path, monkeypatch) -> None:
-    """Each object that is created holds a shard, whatever the size of the records."""
-    stored: dict[str, bytes] = {}
-    monkeypatch.setattr(Objects, "stored", stored)
-    created: list[str] = []
-    create = Objects.create
-
-    def spy(self, path, *args, **kwargs):
-        created.append(path)
-        return create(self, path, *args, **kwargs)
-
-    monkeypatch.setattr(Objects, "create", spy)
-    for ordered in (True, False):
-        prefix = f"objects://bucket/{ordered}/w"
-        eager(WORDS, WriteToArrayRecord(prefix, num_shards=2, ordered=ordered))
-    staged = [path for path in created if "/records-" in path]
-    assert staged and all("/True/" in path for path in staged)
-    shards = [path for path in created if "/False/" in path]
-    assert len(shards) == 2 and all(".arrayrecord" in path for path in shards)
 
 
 @pytest.mark.parametrize("num_shards", [0, 3])

@@ -36,16 +36,6 @@ def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, mon
     assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
 
 
-@pytest.mark.parametrize("split_bytes", [1, 10**9])
-@pytest.mark.parametrize("num_records", [0, 1, 5])
-def test_more_ranges_than_records_and_one_range_alone(
-    tmp_path, monkeypatch, num_records, split_bytes
-):
-    path = write_file(tmp_path / "w", WORDS[:num_records])
-    monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", split_bytes)
-    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS[:num_records])
-
-
 def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     path = write_file(tmp_path / "w", WORDS)
     monkeypatch.setattr(array_record_io, "_READ_BYTES", 4 * path.stat().st_size // 10)

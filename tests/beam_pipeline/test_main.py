@@ -163,17 +163,6 @@ def test_a_slow_cut_on_prism_keeps_its_state(
     assert files_of(make_dataset(source, tmp_path / "prism", *runner)) == files_of(in_memory)
 
 
-def test_a_probe_of_fifty_rows_and_probes_of_one_measurement(tmp_path: Path) -> None:
-    busy = measurements_table(13_000, seed=3, num_probes=1, ipv6_share=0)
-    rare = measurements_table(60, seed=4, num_probes=40)
-    table = pa.concat_tables([busy, rare])
-    source = write_input(tmp_path / "in", table)
-    rows = read_rows(make_dataset(source, tmp_path / "out"))
-    assert max(row.row_index for row in rows) >= 36
-    assert any(row.n_measurements == 1 for row in rows)
-    assert history(rows) == reference_rows(table)
-
-
 @pytest.mark.slow
 def test_a_probe_stays_on_its_side_when_data_grows(tmp_path: Path) -> None:
     table = measurements_table(2000, seed=6, num_probes=60)
@@ -229,15 +218,6 @@ def test_bad_rows_are_dead_letters_and_the_rest_goes_on(table: pa.Table, tmp_pat
     assert history(read_rows(output)) == reference_rows(table)
 
 
-def test_columns_of_other_names_and_order(table: pa.Table, tmp_path: Path) -> None:
-    renamed = table.rename_columns(["ts", "probe", "target", "ip_version", "rtt"])
-    renamed = renamed.append_column("extra", pa.array([0] * table.num_rows))
-    source = write_input(tmp_path / "in", renamed.select(renamed.column_names[::-1]))
-    names = "--columns=event_time=ts,src_addr=probe,dst_addr=target"
-    output = make_dataset(source, tmp_path / "out", names)
-    assert history(read_rows(output)) == reference_rows(table)
-
-
 def test_only_dead_letters_make_an_empty_dataset(tmp_path: Path) -> None:
     table = measurements_table(5, seed=8).set_column(4, "rtt", pa.array([np.inf] * 5))
     output = make_dataset(write_input(tmp_path / "in", table), tmp_path / "out")
@@ -252,11 +232,3 @@ def test_many_files_are_looked_at_by_workers(
     source = write_input(tmp_path / "in", *(table.slice(at, 1000) for at in (0, 1000, 2000)))
     output = make_dataset(source, tmp_path / "out")
     assert files_of(output) == files_of(dataset)
-
-
-def test_an_overwritten_dataset_is_replaced_whole(table: pa.Table, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    make_dataset(write_input(tmp_path / "a", table), output, "--probes_per_shard=1")
-    small = table.slice(0, 50)
-    make_dataset(write_input(tmp_path / "b", small), output, "--overwrite")
-    assert history(read_rows(output)) == reference_rows(small)

@@ -103,21 +103,6 @@ def test_more_files_than_can_be_merged_are_merged_before(tmp_path: Path, monkeyp
     assert sorted(map(str, files_below(tmp_path))) == sorted(file.path for file in group.files)
 
 
-def test_large_values_leave_room_for_few_files(tmp_path: Path) -> None:
-    pairs = [*pairs_of(20, value_bytes=3_000), *pairs_of(50)]
-    group = sort_pairs(pairs, str(tmp_path), 10_000)
-    assert 2 <= len(group.files) <= 3
-    assert list(group) == sorted(pairs)
-
-
-def test_two_attempts_share_no_file(tmp_path: Path) -> None:
-    pairs = pairs_of(200)
-    one, other = (sort_pairs(pairs, str(tmp_path), 5_000) for _ in range(2))
-    paths = [file.path for group in (one, other) for file in group.files]
-    assert len(set(paths)) == len(paths) == len(files_below(tmp_path))
-    assert list(one) == list(other)
-
-
 def test_an_attempt_that_died_leaves_files_that_the_end_removes(tmp_path: Path) -> None:
     def dying() -> Iterator[Pair]:
         yield from pairs_of(200)

@@ -18,9 +18,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory, num_buckets
 from beam_pipeline.probe_rows.chunks import (
     LARGE_RUN_RECORDS,
-    NUM_COLUMNS,
     Chunk,
-    pack,
     store_chunks,
 )
 from beam_pipeline.probe_rows.external_sort import ExternalSort
@@ -152,23 +150,6 @@ def test_every_history_comes_out_whole_once_and_sorted(
         random.shuffle(of_bucket)
     assert all(0 <= key < buckets for key in chunks)
     histories, _ = sort_all(folder, chunks, memory_bytes)
-    assert histories == reference(units)
-
-
-@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
-@pytest.mark.parametrize("large", [50, 100_000], ids=["chunks of one probe", "shared chunks"])
-def test_probes_that_fit_go_together_and_one_that_does_not_is_sorted_outside(
-    tmp_path, monkeypatch, large, inline_bytes
-):
-    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large)
-    units = some_units(6, num_probes=12, per_probe=5, hot=90)
-    chunks = store(tmp_path, units, 1, inline_bytes)
-    one_probe = np.zeros((NUM_COLUMNS, 1), np.uint64)
-    header = len(pack(one_probe, np.array([0, 1]))[0])  # its values need no more
-    alone = [chunk for chunk in chunks[0] if sizes_of(chunk)[0] == header]
-    assert len(alone) == (6 if large == 50 else 0)
-    histories, ways = sort_all(tmp_path, chunks, memory_bytes=3000)
-    assert ways == {"external": 1, "in memory": 11}
     assert histories == reference(units)
 
 

@@ -91,20 +91,13 @@ def same_but_for_paths(found: dict[str, bytes], expected: dict[str, bytes]) -> b
 # --- the whole job ------------------------------------------------------------------------------
 
 
-def test_the_bytes_are_those_of_a_local_run(bucket: str, expected: dict[str, bytes]) -> None:
-    assert make(bucket) == 0
+@pytest.mark.parametrize(("source", "output"), [("in/*.parquet", "out"), ("in", "out/")])
+def test_the_bytes_are_those_of_a_local_run(
+    bucket: str, expected: dict[str, bytes], source: str, output: str
+) -> None:
+    assert main([f"--input={bucket}/{source}", f"--output={bucket}/{output}", *FLAGS]) == 0
     assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
     assert verify.main([f"{bucket}/out"]) == 0
-
-
-def test_the_output_may_end_with_a_slash(bucket: str, expected: dict[str, bytes]) -> None:
-    assert main([f"--input={bucket}/in/*.parquet", f"--output={bucket}/out/", *FLAGS]) == 0
-    assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
-
-
-def test_a_folder_is_input_too(bucket: str, expected: dict[str, bytes]) -> None:
-    assert main([f"--input={bucket}/in", f"--output={bucket}/out", *FLAGS]) == 0
-    assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
 
 
 def test_array_record_grain_and_the_loader_read_it_in_place(

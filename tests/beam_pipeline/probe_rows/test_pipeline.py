@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,7 +22,13 @@ from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
+from beam_pipeline.jobs.frame import add_transforms
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.probe_rows import bucket
+from beam_pipeline.probe_rows import pipeline as probe_rows
+from beam_pipeline.probe_rows.job import Job
+from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.pipeline import (
     ATTRIBUTES,
     _add_up,
@@ -31,13 +38,12 @@ from beam_pipeline.probe_rows.pipeline import (
     index_table,
 )
 from beam_pipeline.probe_rows.row_splitting import CutRows
-from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import (
     Records,
-    StagedPayloads,
     StageRecords,
 )
-from beam_pipeline.shards.writing import AssignToShards
+from beam_pipeline.sources.inputs import MeasurementFile
+from beam_pipeline.storage.matching import FileVersion
 from tests.support.helpers import (
     NOW,
     make_run,
@@ -162,35 +168,38 @@ def test_the_index_has_the_lines_of_a_shard_and_refuses_two_probes_of_one_id() -
     assert str(lines[7]["src_id"]) in str(error.value)
 
 
-def test_splits_get_their_rows_and_the_sizes_that_decide_on_their_shards(tmp_path: Path) -> None:
-    groups = [some_rows(seed=3), some_rows(seed=4, num_rows=9)]
-    elements = [describe(cut_row(*row), OPTIONS) for rows in groups for row in rows]
+def test_sizes_of_splits(tmp_path: Path) -> None:
+    """They decide on the number of shards."""
+    rows = [*some_rows(seed=3), *some_rows(seed=4, num_rows=9)]
+    elements = [describe(cut_row(*row), OPTIONS) for row in rows]
     stage = StageRecords(str(tmp_path), 200, ATTRIBUTES)
     staged = [part for at in (0, 40) for part in run_do_fn(stage, elements[at : at + 40], **NOW)]
     assert len(staged) == 2
-    lines = [plain_line(key, run) for rows in groups for key, run in rows]
     totals = _add_up([_add_up([]), _add_up(map(_size, staged[:1])), *map(_size, staged[1:])])
-    reader = ClaimReader()
     for split in (0, 1):
-        own = [line for line in lines if line["split"] == split]
-        sizes = [16 * line["n_measurements"] + 12 * line["num_ipv6"] for line in own]
-        assert totals[split].tolist() == [sum(not line["row_index"] for line in own), sum(sizes)]
-        assigned = run_do_fn(AssignToShards(ATTRIBUTES, "split"), staged, [1, 1])
-        parts = [part for shard, part in assigned if shard == split]
-        batches = [(part, part.batch(ATTRIBUTES)) for part in parts]
-        found = pa.Table.from_batches([batch for _, batch in batches]).select(ATTRIBUTES.names)
-        assert lines_of(found) == own
-        payloads = [
-            payload
-            for part, batch in batches
-            for payload in StagedPayloads(part.path, batch, reader).prefetch(
-                np.arange(batch.num_rows)
-            )()
-        ]
-        runs = [run for rows in groups for key, run in rows]
-        wanted = [run for line, run in zip(lines, runs, strict=True) if line["split"] == split]
-        assert payloads == [run.tobytes() for run in wanted]
-    reader.close()
+        lines = [line for line in (plain_line(*row) for row in rows) if line["split"] == split]
+        sizes = [16 * line["n_measurements"] + 12 * line["num_ipv6"] for line in lines]
+        assert totals[split].tolist() == [sum(not line["row_index"] for line in lines), sum(sizes)]
+
+
+def test_pipeline_of_a_thousand_large_files_is_small() -> None:
+    """Dataflow refuses 10 MB."""
+    options, _ = parse(["--input=x", "--output=x"])
+    sizes = 350_000_000, 1
+    files = [
+        MeasurementFile(FileVersion(f"gs://bucket/in/{i:04d}", *sizes), "parquet", (131_072,) * 267)
+        for i in range(1000)
+    ]
+    pipeline = beam.Pipeline(IN_MEMORY_RUNNER)
+    job = Job(
+        run=JobRun("gs://bucket/out/.probeline-temp/run", output="gs://bucket/out"),
+        command="a command",
+        read_options=options.read_options(),
+        dataset_options=options.dataset_options(),
+        inline_bytes=1 << 16,
+    )
+    add_transforms(pipeline, job.run, lambda *_: probe_rows.build(pipeline, files, job))
+    assert len(pipeline.to_runner_api().SerializeToString()) < 400_000
 
 
 # --- many small probes ----------------------------------------------------------------------------

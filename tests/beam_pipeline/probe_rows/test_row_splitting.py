@@ -161,26 +161,16 @@ def stored_segments(folder: Path, run: np.ndarray, step: int, per_file: int = 10
     return segments
 
 
-def unplaced(rows: list[CutRows]) -> list[CutRows]:
-    return [msgspec.structs.replace(row, stored=None) for row in rows]
-
-
-def test_stored_segments_are_cut_as_inline_ones(tmp_path):
-    run = make_run(200, seed=13)
-    limit = limit_for(run, 30, "compact")
-    segments = stored_segments(tmp_path, run, 45)
-    wanted = plain_cut(run, "compact", limit)
-    assert unplaced(Probe("compact", limit).receive_all(segments)) == wanted
-    assert unplaced(Probe("compact", limit).receive_all(segments[::-1])) == wanted
-
-
 @pytest.mark.parametrize("wide", [False, True])
-def test_rows_of_stored_segments_are_found_where_they_lie(tmp_path, wide):
+def test_stored_segments_are_cut_as_inline_ones_and_found_where_they_lie(tmp_path, wide):
     run = make_run(200, seed=13, wide=wide)
     limit = limit_for(run, 30, "compact")
-    rows = Probe("compact", limit).receive_all(stored_segments(tmp_path, run, 17))
-    reader = ClaimReader()
+    segments = stored_segments(tmp_path, run, 17)
+    rows = Probe("compact", limit).receive_all(segments)
     assert len(rows) > 4
+    assert values_of(rows) == values_of(plain_cut(run, "compact", limit))
+    assert rows == Probe("compact", limit).receive_all(segments[::-1])
+    reader = ClaimReader()
     assert [row.stored and reader.read(row.stored) for row in rows] == [row.data for row in rows]
 
 
