@@ -12,7 +12,6 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.typehints.decorators import TypeCheckError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,31 +173,6 @@ def test_one_giant_group_among_many_small_ones(tmp_path: Path) -> None:
     sort.remove_temporary_files()
     assert files_below(tmp_path) == []
     sort.remove_temporary_files()  # again, or without any file: nothing happens
-
-
-def test_each_window_has_groups_of_its_own(tmp_path: Path) -> None:
-    class InWindows(beam.PTransform):
-        def expand(self, numbers):
-            stamped = numbers | beam.Map(
-                lambda number: TimestampedValue(("k", (b"%d" % (9 - number), b"")), number)
-            )
-            windowed = stamped | beam.WindowInto(FixedWindows(5))
-            return windowed | SortEachGroup(str(tmp_path)) | beam.MapTuple(lambda _, g: list(g))
-
-    found = sorted(eager(range(10), InWindows()))
-    assert [[key for key, _ in pairs] for pairs in found] == [
-        [b"0", b"1", b"2", b"3", b"4"],
-        [b"5", b"6", b"7", b"8", b"9"],
-    ]
-
-
-class Opaque:
-    """Without a coder of its own, so that Beam can only pickle it."""
-
-
-def test_a_key_without_a_deterministic_coder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match=r"Unable to deterministically encode .*Opaque"):
-        eager([(Opaque(), (b"a", b"b"))], SortEachGroup(str(tmp_path)))
 
 
 @pytest.mark.parametrize("pair", [("text", b""), (b"", 1)])

@@ -28,13 +28,6 @@ def folder(gcs: Gcs) -> str:
     return f"{gcs.make_bucket()}/out/.probeline-temp/run"
 
 
-@pytest.mark.parametrize("attempts", [1, 3])
-def test_nothing_is_left_however_often_it_is_repeated(folder: str, attempts: int) -> None:
-    for _ in range(attempts):
-        assert check_rights(b"", folder) == b""
-    assert stored_objects(folder) == {}
-
-
 def test_an_attempt_that_was_killed_does_not_hinder_the_next(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory, num_buckets
+from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
 from beam_pipeline.probe_rows.chunks import (
     LARGE_RUN_RECORDS,
     Chunk,
@@ -168,11 +168,6 @@ def test_as_many_probes_are_sorted_at_a_time_as_the_memory_holds(tmp_path):
         histories = list(Bucket(chunks, reader, memory_bytes, str(tmp_path)).histories())
         reader.close()
         assert [len(history[0]) for history in histories] == [20 // steps] * steps
-
-
-def test_the_number_of_buckets_follows_from_the_rows_in_all():
-    rows = [0, 1, 500_000, 500_001, 10**9, 10**10, 10**12]
-    assert [num_buckets(number) for number in rows] == [1, 1, 1, 2, 2000, 10_000, 10_000]
 
 
 # --- memory -------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.probe_rows.external_sort import (
     ExternalSort,
     SortedRun,
-    load_all,
 )
 from beam_pipeline.shards.claim_checks import (
     ClaimReader,
@@ -178,19 +177,6 @@ def test_runs_that_touch_or_overlap_their_neighbours_are_read_once(tmp_path):
     assert found.spilled_bytes == 0
 
 
-def test_only_what_overlaps_too_much_is_merged_first(tmp_path, monkeypatch):
-    """Disjoint runs before and after a crowd of twelve are read once, whole."""
-    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 8)
-    run = make_run(10_000, seed=28)
-    crowd = cut(run[4_000:5_200], 12, seed=29)
-    runs = [*np.split(run[:4_000], 20), *crowd, *np.split(run[5_200:], 24)]
-    found = sort_all(tmp_path, store(tmp_path, runs), 16_000)
-    assert np.concatenate(found.blocks).tobytes() == run.tobytes()
-    assert found.spilled_bytes == sum(sorted(part.nbytes for part in crowd)[:5])  # 12 to 8
-    reads_of_crowd = 2 * sum(-(-part.nbytes // 496) for part in crowd)  # half of a block
-    assert 44 < found.num_reads <= 44 + reads_of_crowd
-
-
 def test_runs_without_spans_are_joined_to_runs_of_about_the_memory_allowed(tmp_path):
     """One file handle and one block a run would be too many and too small."""
     run, memory_bytes = make_run(2_000, seed=10), 4_000
@@ -215,18 +201,6 @@ def test_no_more_runs_than_the_fan_in_are_merged_at_a_time(tmp_path, monkeypatch
     assert found.spilled_bytes == merged * 20 * run.itemsize
 
 
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("num_runs", quick_and_slow([10, 40, 400], [40]))
-@pytest.mark.parametrize("with_span", [True, False])
-def test_no_block_is_larger_than_the_memory_allowed(tmp_path, num_runs, wide, with_span):
-    run = make_run(4_000, seed=14, wide=wide)
-    memory_bytes = 16_000
-    stored = store(tmp_path, cut(run, num_runs, seed=15))
-    blocks = sort_all(tmp_path, stored, memory_bytes, lambda _: with_span).blocks
-    assert max(block.nbytes for block in blocks) <= memory_bytes
-    assert len(np.concatenate(blocks)) == len(run)
-
-
 @pytest.mark.parametrize("is_disjoint", quick_and_slow([False, True], [False]))
 def test_memory_stays_a_small_multiple_however_long_the_history(tmp_path, is_disjoint):
     run, memory_bytes = make_run(150_000, seed=16), 200_000
@@ -248,26 +222,3 @@ def test_memory_stays_a_small_multiple_however_long_the_history(tmp_path, is_dis
     reader.close()
     assert at == num_records * NARROW.itemsize
     assert peak < 4 * memory_bytes < len(wanted)
-
-
-# --- SortedRun ----------------------------------------------------------------------------------
-
-
-def loaded(run: SortedRun, reader: ClaimReader) -> bytes:
-    return load_all([run], reader)[0].tobytes()
-
-
-@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_stored_run_survives_the_trip_as_bytes_and_can_be_cut(tmp_path, wide, inline_bytes):
-    run = make_run(50, seed=22, wide=wide)
-    (stored,) = store(tmp_path, [run], inline_bytes)
-    again = SortedRun.decode(stored.encode())
-    assert again == stored
-    assert again.count == 50
-    reader = ClaimReader()
-    assert loaded(again, reader) == run.tobytes()
-    part = SortedRun.decode(again.part(7, 20).encode())
-    assert loaded(part, reader) == run[7:27].tobytes()
-    assert loaded(part.part(3, 5), reader) == run[10:15].tobytes()
-    reader.close()
