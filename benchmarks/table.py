@@ -24,7 +24,6 @@ from benchmarks import (
     learning,
     loading_table,
     overlap_hits,
-    overlap_scale_table,
     overlap_table,
     planning,
     recall_table,
@@ -68,9 +67,6 @@ DOCUMENTS = {
     "overlap": Document(Path("docs/overlap_speed.md"), _newest("overlap", overlap_table.markdown)),
     "overlap_hits": Document(
         Path("docs/overlap_speed.md"), _newest("overlap_hits", overlap_hits.markdown)
-    ),
-    "overlap_scale": Document(
-        Path("docs/overlap_speed.md"), _newest("overlap_scale", overlap_scale_table.markdown)
     ),
     "planetlab": Document(Path("docs/learning.md"), _newest("planetlab", learning.markdown)),
     "planning": Document(Path("docs/training_speed.md"), _newest("planning", planning.markdown)),
