@@ -102,11 +102,7 @@ def write_input_files(output: str, temp_folder: str, files: Iterable[InputFile])
 
 
 def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
-    """Checks that a run would make the result that its output folder holds.
-
-    Raises:
-      UsageError: an option, a version or an input file differs; names the first difference.
-    """
+    """Raises UsageError, with the first difference, unless a run would make the existing result."""
     output = config.output_path
     made_of = FileSystems.join(output, INPUT_FILES)
     if not exists(made_of):

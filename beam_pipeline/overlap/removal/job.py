@@ -134,8 +134,7 @@ def remove(
 def check_output(options: RemovalOptions, flag: str) -> None:
     """Checks the output of a removal before its result is written.
 
-    Raises:
-      UsageError: it is finished and must be kept, or has different options or a different result.
+    Raises UsageError if it is finished and must be kept, or differs in options or result.
     """
     output, given = options.output_path, f"--{flag}={options.output_path}"
     if options.overwrite or not exists(f"{output}/{layout.SUCCESS_NAME}"):
@@ -208,8 +207,7 @@ def _facts(
 def make_cut(config: RemovalConfig, result_path: str, summary: dict[str, Any]) -> Cut | None:
     """Returns how texts are cut, or None if contaminated documents are dropped.
 
-    Raises:
-      UsageError: the mask is not a token, or occurs in an evaluation row.
+    Raises UsageError if the mask is not a token, or occurs in an evaluation row.
     """
     if config.remove == "document":
         return None
@@ -348,11 +346,7 @@ class WrittenFile(NamedTuple):
 
 
 def write_file(job: FileJob, file: TrainingFile, run: JobRun) -> WrittenFile:
-    """Writes the new file of a training file, unless an earlier attempt has.
-
-    Raises:
-      ProbelineError: the file has changed since the scan.
-    """
+    """Writes the new file of a training file, unless an earlier attempt has."""
     done_path = job.done_path(f"{file.number:06d}.json")
     if (counts := _read_done(done_path, file)) is not None:
         return WrittenFile(file.number, file.file.path, counts)

@@ -365,8 +365,7 @@ _TAKEN_SCHEMA = pa.schema([("name", pa.string()), *((name, pa.int64()) for name 
 def _removal(output: Output) -> Removal:
     """Sums what a removal takes of each contaminated document.
 
-    Results lack the lengths of documents, so characters are the shared ones, which a mask replaces,
-    and those within the margin, which a split removes.
+    Results lack document lengths, so only shared characters and margins are counted.
     """
     by_file, by_set = [_TAKEN_SCHEMA.empty_table()], [_TAKEN_SCHEMA.empty_table()]
     columns = ["train_path", "eval_datasets", "spans"]
@@ -459,12 +458,7 @@ class Removed(msgspec.Struct):
 
 
 def read_removed(folder: str, removal: Removal) -> Removed:
-    """Reads the manifest of a removal.
-
-    Raises:
-      UsageError: the folder is not a finished clean corpus of this result (the numbers of
-        contaminated documents differ).
-    """
+    """Reads the manifest of a removal; raises UsageError unless it was made from this result."""
     folder = folder.rstrip("/")
     if not files.exists(f"{folder}/{SUCCESS_NAME}"):
         raise UsageError(

@@ -75,12 +75,7 @@ def page(
     instances: Sequence[Instance],
     removed: Sequence[Removed] = (),
 ) -> bytes:
-    """Returns the page, rendered from page.html.jinja.
-
-    Args:
-      path: the output of the job.
-      removed: removals made from it.
-    """
+    """Returns the page, rendered from page.html.jinja, about the output at `path`."""
     style, script, template = (
         part("beam_pipeline.overlap.report", f"page.{suffix}")
         for suffix in ("css", "js", "html.jinja")
