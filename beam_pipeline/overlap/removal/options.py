@@ -1,4 +1,4 @@
-"""The options of the jobs over training files; those of a removal are also the overlap job's."""
+"""The options of the jobs over training files; the overlap job shares those of a removal."""
 
 import argparse
 import os
@@ -28,7 +28,7 @@ _MAX_CHARS = 2**31 - 1
 
 @dataclass(frozen=True)
 class RemovalConfig:
-    """What becomes of contaminated training documents in a clean corpus.
+    """What happens to contaminated training documents in a clean corpus.
 
     Raises:
       UsageError: a value is not allowed.
@@ -97,7 +97,7 @@ class FileJobOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalOptions(FileJobOptions):
-    """The options of a removal; `python -m beam_pipeline.overlap.remove --help` explains each."""
+    """The options of a removal; see `python -m beam_pipeline.overlap.remove --help`."""
 
     removal: RemovalConfig = RemovalConfig()
 
@@ -113,7 +113,7 @@ class RemovalOptions(FileJobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AttributeOptions(FileJobOptions):
-    """The options of attributes; `python -m beam_pipeline.overlap.attributes --help` has them."""
+    """The options of attributes; see `python -m beam_pipeline.overlap.attributes --help`."""
 
     format: str = flag(
         "Parquet, a row per document, or JSON lines as Dolma's mixer reads them.",

@@ -1,7 +1,7 @@
-"""N-grams that do not count: those of many training documents, and those of --drop_ngrams.
+"""N-grams that do not count: those in many training documents, and those of --drop_ngrams.
 
 SHARED_COUNTS                     → those in more than k documents, and dropped ones
-lines {ngram} of --drop_ngrams    → (index shard, n-gram) of those that an evaluation row has
+lines {ngram} of --drop_ngrams    → (index shard, n-gram) of those in an evaluation row
 both                              → a file of keys → Keep
                                   → lines {ngram, n, documents} of those in training documents
 """
@@ -46,7 +46,7 @@ def find_boilerplate(
     """Returns the SHARED_COUNTS of n-grams that are in too many documents or dropped.
 
     Args:
-      max_document_frequency: 0 is no limit.
+      max_document_frequency: 0 is unlimited.
       dropped: KEYS.
     """
     is_found = np.isin(_numbers(shared), _numbers(dropped))
@@ -56,7 +56,7 @@ def find_boilerplate(
 
 
 def _numbers(keys: np.ndarray) -> np.ndarray:
-    """Returns a number for each n-gram of any index shard, int64; a shard has at most 2**32."""
+    """Returns an identifier of each n-gram, int64; a shard has at most 2**32 n-grams."""
     return keys["shard"].astype(np.int64) << 32 | keys["ngram"]
 
 
@@ -64,7 +64,7 @@ def _numbers(keys: np.ndarray) -> np.ndarray:
 
 
 def write_keys(path: str, temp_folder: str, parts: Iterable[np.ndarray]) -> None:
-    """Writes arrays that have the fields of KEYS."""
+    """Writes arrays with the fields of KEYS."""
     with atomic_write(path, temp_folder) as stream:
         for part in parts:
             stream.write(part[list(KEYS.names or ())].astype(KEYS).tobytes())
@@ -86,13 +86,13 @@ def _by_shard(path: str) -> dict[int, np.ndarray]:
 
 
 def read_boilerplate(path: str) -> Keep:
-    """Returns a filter that keeps the n-grams that are not in a file of keys."""
+    """Returns a filter that drops the n-grams in a file of keys."""
     by_shard, nothing = _by_shard(path), np.empty(0, np.int64)
     return lambda shard, ngrams: ~np.isin(ngrams, by_shard.get(shard, nothing))
 
 
 def boilerplate_of(path: str, bucket: int, postings: Sequence[Postings]) -> np.ndarray:
-    """Returns the sorted NGRAM_KEYS in a bucket of evaluation rows of a file of keys."""
+    """Returns the sorted NGRAM_KEYS, in a bucket of evaluation rows, of a file of keys."""
     first_row, stop_row = (at * counts.ROWS_PER_BUCKET for at in (bucket, bucket + 1))
     parts = [np.empty(0, NGRAM_KEYS)]
     for shard, ngrams in _by_shard(path).items():
@@ -150,7 +150,7 @@ def read_ngrams(file: FileVersion) -> Iterator[str]:
 
 
 def check_ngrams(file: FileVersion) -> None:
-    """Raises the error of `read_ngrams`, if there is one, before a run begins."""
+    """Raises any error of `read_ngrams` before a run begins."""
     for _ in read_ngrams(file):
         pass
 
@@ -167,10 +167,10 @@ def _ngram_of(record: Any) -> str:
 def find_ngrams(
     ngrams: Iterable[str], indexes: Sequence[Index], postings: Sequence[Postings]
 ) -> np.ndarray:
-    """Returns the KEYS of the n-grams, tokens joined by spaces, that an evaluation row has.
+    """Returns the KEYS of those n-grams, tokens joined by spaces, that an evaluation row has.
 
     Args:
-      indexes, postings: of each index shard.
+      indexes, postings: one per index shard.
     """
     found = [np.empty(0, KEYS)]
     for some in itertools.batched(ngrams, _LINES_AT_A_TIME):
