@@ -48,7 +48,7 @@ def options_of(config: DeconConfig) -> dict[str, Any]:
 
 
 def versions_of(config: DeconConfig) -> dict[str, str]:
-    """Returns the versions of what shapes a result, with a hash of a custom tokenizer's code."""
+    """Returns the versions that shape a result, with a hash of a custom tokenizer's code."""
     versions = {
         "probeline": __version__,
         "python": platform.python_version(),

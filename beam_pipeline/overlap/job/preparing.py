@@ -147,7 +147,7 @@ def freeing_step(step: str, **where: object) -> Iterator[None]:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-# --- what steps share ---------------------------------------------------------------------------
+# --- shared by steps ----------------------------------------------------------------------------
 
 
 @functools.lru_cache(1)

@@ -66,7 +66,7 @@ _DONE = ".done"
 
 @dataclass(frozen=True)
 class FileJob:
-    """What is written for each training file, and where."""
+    """The files to write for the training files, and their writer."""
 
     name: str  # kind of output, for messages
     flag: str  # for the output's folder
@@ -271,7 +271,7 @@ def _run(
 
 
 def _check_same(job: FileJob) -> None:
-    """Raises UsageError unless a finished output is what the job would write."""
+    """Raises UsageError unless a finished output is that of the job."""
     manifest = orjson.loads(read_file(job.path(job.manifest)) or b"{}")
     if manifest.get("fingerprint") != job.facts["fingerprint"]:
         difference = option_that_differs(manifest, job.facts["options"]) or (
@@ -408,7 +408,7 @@ def _counts_of(file: WrittenFile) -> dict[str, Any]:
 
 
 def print_removal(output: str) -> None:
-    """Prints what a removal did with records and characters."""
+    """Prints the numbers of records and characters kept and removed."""
     counts = _read_counts(f"{output}/{layout.REMOVAL_MANIFEST}")
     print(
         f"{counts['records_in']:,} records: {counts['records_in'] - counts['contaminated']:,} "

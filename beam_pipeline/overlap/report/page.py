@@ -206,7 +206,7 @@ def _by_set(hits: dict[str, int]) -> str:
 
 
 def _ways(taken: Taken) -> Iterator[list[str]]:
-    """Describes what each way of removal takes; nothing if no document is contaminated."""
+    """Describes the effect of each way of removal; empty if no document is contaminated."""
     if not taken.num_documents:
         return
     characters = number_of(taken.num_shared_chars, "character")
