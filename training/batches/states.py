@@ -1,4 +1,4 @@
-"""States of iterators: as JSON, checked against a dataset, and shared among other hosts."""
+"""States of iterators: as JSON, checked against a dataset, and resharded for other hosts."""
 # The arguments of kernels get their types from numba.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -26,10 +26,10 @@ class HostState:
 
     Attributes:
       cursors: CURSOR [datasets, lanes].
-      step: number of batches given.
+      step: number of batches yielded.
       first_epoch, first_step: all lanes began this epoch at this step.
-      skipped: (dataset, shard, position) of rows that were skipped.
-      has_ended: whether the last batch has been given.
+      skipped: (dataset, shard, position) of skipped rows.
+      has_ended: whether the last batch has been yielded.
     """
 
     cursors: np.ndarray
@@ -40,7 +40,7 @@ class HostState:
     has_ended: bool = False
 
     def to_json(self, config: DataConfig, data: Sequence[str]) -> dict[str, Any]:
-        """Returns the state for JSON; a few dozen bytes for each lane and dataset.
+        """Returns the state for JSON; a few dozen bytes per lane and dataset.
 
         Args:
           data: the fingerprints of the datasets.
@@ -67,9 +67,9 @@ class HostState:
 
     @staticmethod
     def from_json(values: dict[str, Any], config: DataConfig, data: Sequence[str]) -> "HostState":
-        """Inverts `to_json`; a run of more epochs continues where one of fewer has ended.
+        """Inverts `to_json`; a run of more epochs continues where one of fewer ended.
 
-        The weights of a mixture are no part of a state. A dataset that it does not know begins.
+        The weights of a mixture are not part of a state. A dataset not in the state starts afresh.
 
         Raises:
           ProbelineError: the state belongs to other data, another configuration or other lanes.
@@ -171,7 +171,7 @@ def _check_state(state: Any, fingerprint: str) -> None:
 
 
 def check_cursors(plan: Plan, cursors: np.ndarray, n_measurements: np.ndarray) -> None:
-    """Raises ProbelineError if a cursor is at a place that the lane does not have."""
+    """Raises ProbelineError if a cursor is out of its lane's range."""
     if (i := _find_impossible(plan, cursors, n_measurements)) >= 0:
         raise ProbelineError(
             f"the iterator's state is damaged: the cursor of lane {plan.lane[i]} is "
@@ -201,14 +201,14 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
     """Divides the states of all hosts of a run among a different number of hosts.
 
     Args:
-      states: of every host at one step, in any order.
+      states: the states of all hosts at one step, in any order.
       host_count: the new number of hosts.
 
     Returns:
-      The state of each of the new hosts, by host_index.
+      The state of each new host, by host_index.
 
     Raises:
-      ProbelineError: states are missing, are of different steps or runs, or cannot be shared.
+      ProbelineError: states are missing, are of different steps or runs, or cannot be divided.
 
     Example:
 
@@ -252,7 +252,7 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
 
 
 def _join(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Joins what the states of all hosts, in order, say of one dataset."""
+    """Joins the states of one dataset from all hosts, given in order."""
     skipped = {tuple(row) for part in parts for row in part["skipped_rows"]}
     return {
         **parts[0],

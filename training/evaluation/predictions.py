@@ -2,10 +2,10 @@
 
 There are two kinds of passes, with arrays of one shape. The causal pass over the unchanged examples
 gives every loss, an RTT's first byte, and its second byte after the true first one. The second byte
-after a different first byte takes a what-if pass:
+after a different first byte needs a what-if pass:
 
-    … RTT_START  first byte  second byte  …      the example
-    … RTT_START  different   padding      …      what if; the prediction at `different` counts
+  … RTT_START  first byte  second byte  …      the example
+  … RTT_START  different   padding      …      what if; the prediction at `different` counts
 """
 
 import math
@@ -28,7 +28,7 @@ class Predictor(TrainedContexts, Protocol):
       crop_size: tokens of the examples that it was trained on.
       fixed_order_share, log_rtt: of the contexts that it was trained on, see `DataConfig`.
       step: steps of training.
-      description: run and size, for people.
+      description: run and size, for display.
     """
 
     @property
@@ -101,19 +101,16 @@ def second_bytes_after(
     first_bytes: np.ndarray,
     advance: Advance,
 ) -> np.ndarray:
-    """Returns the probabilities of the second byte after a different first byte.
+    """Returns the second byte's probabilities after a different first byte: float64 [queries, 256].
 
     Args:
       queries: MEASUREMENT.
       first_bytes: the first byte of each query, 0 to 255.
-
-    Returns:
-      float64 [queries, 256].
     """
     size = examples.batch_size
     second = np.empty((len(queries), 256))
     for begin in range(0, len(queries), size):
-        # The last batch is filled up: a different shape would be compiled again.
+        # The last batch is filled up, since a different shape would have to be compiled.
         number = np.minimum(np.arange(begin, begin + size), len(queries) - 1)
         example, place = queries["example"][number], queries["place"][number]
         is_before = np.arange(examples.inputs.shape[1]) <= place[:, np.newaxis] + 1
@@ -132,7 +129,7 @@ def second_bytes_after(
 def byte_probabilities(log_p: np.ndarray) -> np.ndarray:
     """Returns the probabilities of the 256 bytes among all tokens, [n, 267] to float64 [n, 256].
 
-    Without any byte of a probability above 0, all are equally likely.
+    If every byte has probability 0, all are equally likely.
     """
     of_bytes = log_p[:, FIRST_BYTE:].astype(np.float64)
     of_bytes[np.isneginf(of_bytes).all(axis=1)] = 0
@@ -146,7 +143,7 @@ def ask(
     """Returns the model's log-probabilities for one batch, checked: [batch, crop, 267].
 
     Raises:
-      ProbelineError: they have a different shape, or are not numbers.
+      ProbelineError: they have a different shape, or are NaN.
     """
     log_p = np.asarray(predictor(inputs, positions, segmentation))
     expected = (*inputs.shape, VOCABULARY_SIZE)

@@ -1,8 +1,7 @@
 """Evaluates a model on held-out contexts: draws examples, queries the model, compares.
 
-The results follow from the model, the data and the seed alone. Memory is the examples' tokens, one
-batch of predictions and some KiB per query. `Evaluation` has the results, also as JSON and as
-sentences.
+The results depend only on the model, the data and the seed. Memory is the examples' tokens, one
+batch of predictions and a few KiB per query.
 """
 
 import dataclasses
@@ -40,7 +39,7 @@ from training.extent import EvaluationExtent
 from training.tokens.kinds import parse
 from training.tokens.log_rtt import stored_codes, token_codes
 
-NUM_PASSES = 2  # over the examples: as they are, and what if
+NUM_PASSES = 2  # over the examples: causal and what-if
 KIND_UNIGRAM = "the unigram of each token's kind"
 UNIGRAM = "one unigram of all tokens"
 BEATS, BEATS_UNCLEARLY, BEATS_NOT = "beats", "does not clearly beat", "does not beat"
@@ -54,8 +53,8 @@ class Evaluation:
       model: its description, step, crop_size, fixed_order_share, log_rtt and vocab_size.
       batch_size: of the examples.
       num_train_tokens: tokens in which unigrams were counted.
-      num_possible_queries: RTTs that could be predicted, some of which were chosen.
-      rtt: of the usual mix, and of further queries for the groups' errors.
+      num_possible_queries: RTTs that could be predicted; some of them were chosen.
+      rtt: of the usual mix, plus additional queries for the groups' errors.
     """
 
     model: dict[str, Any]
@@ -78,7 +77,7 @@ class Evaluation:
         return calibration(self.rtt.usual().pit) if self.rtt else None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all numbers, for JSON."""
+        """Returns all figures, for JSON."""
         shards, rtt, baselines = self.split.shards, self.rtt, self.baselines
         calibrated = self.calibration
         return {
@@ -125,11 +124,10 @@ def evaluate(
     Args:
       split, train: the split to evaluate and the training split, see `examples.open_splits`.
       advance: called with each finished share of one of NUM_PASSES.
-      more_baselines: predicts RTTs in further ways.
 
     Raises:
       ProbelineError: rows cannot be read, or the model does not suit the data.
-      UsageError: the rows give no example of the model's crop size.
+      UsageError: the rows do not suffice for an example of the model's crop size.
     """
     examples = draw_examples(split, predictor, extent)
     counted = slice(extent.num_contexts)
@@ -231,7 +229,7 @@ def _group_sentence(all_errors: Iterable[RttError], group: str) -> str:
 
 
 def verdict(model: RttError, other: RttError) -> str:
-    """Compares medians: BEATS if the model's is lower by more than chance, a sign test at 2 σ."""
+    """Compares medians: BEATS if the model's is significantly lower, by a sign test at 2 σ."""
     if not model.median_relative < other.median_relative:
         return BEATS_NOT
     margin = other.model_nearer - other.model_farther

@@ -1,7 +1,7 @@
-"""What MaxText trains on: a host's batches, their place in checkpoints, and figures of the feed.
+"""A host's batches for MaxText, their state in checkpoints, and throughput figures.
 
-The figures are counted here once. MaxText's metrics have those of each step, the last line of
-`training.train` those of the run.
+The figures are counted only here, for MaxText's metrics of each step and for the summary of the run
+by `training.train`.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ _SEGMENTATION = "targets_segmentation"  # 0 is padding
 
 @dataclasses.dataclass(frozen=True)
 class Fed:
-    """What MaxText was given, from the second batch on.
+    """The batches that MaxText consumed, from the second one on.
 
     Attributes:
       seconds: from batch to batch.
-      waited_s: those of them that MaxText waited for a batch.
+      waited_s: the part of them that MaxText waited for a batch.
       num_tokens: of the batches, without padding.
-      tflops: 10^12 operations that training on them takes of each device.
+      tflops: 10^12 operations per device to train on them.
     """
 
     seconds: float = 0.0
@@ -63,18 +63,18 @@ class Fed:
 
 @dataclasses.dataclass
 class Feed:
-    """A host's batches for MaxText, and how MaxText fares with them.
+    """A host's batches for MaxText, with figures of their use.
 
     Attributes:
       first_step: the training step of the first batch.
       report: checks and describes the first batches, if given.
-      step_tflops: 10^12 operations that a step takes of each device.
-      weigh: sets the segmentation of targets that are not to count, after the batch is counted.
+      step_tflops: 10^12 operations per step and device.
+      weigh: clears the segmentation of targets that must not count, after the batch is counted.
       failure: the error that ended the batches; MaxText only logs it, and ends as if done.
-      has_ended: whether the batches have come to their end.
+      has_ended: whether the batches have ended.
       last: the last batch.
       total: all batches.
-      cache: of the columns, if there is one.
+      cache: use of the column cache, if there is one.
     """
 
     dataset: BatchDataset
@@ -95,14 +95,14 @@ class Feed:
         return FeedIterator(self)
 
     def total_of_hosts(self) -> Fed:
-        """Returns the total of all hosts, each with as many tokens as this one."""
+        """Returns the total of all hosts, assuming the same number of tokens on each."""
         num_tokens = self.total.num_tokens * self.dataset.config.host_count
         return dataclasses.replace(self.total, num_tokens=num_tokens)
 
     def figures(self) -> dict[str, float]:
-        """Returns the figures of the last batch of this host under the names of MaxText's metrics.
+        """Returns the figures of this host's last batch under the names of MaxText's metrics.
 
-        The first batch has none: MaxText compiles meanwhile.
+        The first batch has none, since MaxText compiles meanwhile.
         """
         if not self.last.seconds:
             return {}
@@ -116,7 +116,7 @@ class Feed:
         return figures
 
     def close_report(self) -> None:
-        """Writes the figures of a run that had fewer steps than they want."""
+        """Writes the report of a run with fewer steps than it covers."""
         if self.report is not None:
             self.report.close()
 
@@ -159,7 +159,7 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._batches.set_state(state)
 
     async def load(self, directory: epath.Path) -> Any:
-        """Restores the state of a checkpoint by any number of hosts; called by Orbax."""
+        """Restores the state from a checkpoint of any number of hosts; called by Orbax."""
         return asyncio.to_thread(self._load, epath.Path(directory))
 
     def _load(self, directory: epath.Path) -> None:
@@ -181,7 +181,7 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self.feed.close_report()
 
 
-# 10^12 operations a second in bfloat16, dense, by JAX's device_kind. Sources: the specifications
+# 10^12 operations per second in bfloat16, dense, by JAX's device_kind. Sources: the specifications
 # of each version in docs.cloud.google.com/tpu/docs; NVIDIA's data sheets of A100, H100 and H200.
 PEAK_TFLOPS = {
     "NVIDIA A100-SXM4-40GB": 312.0,
@@ -202,7 +202,7 @@ PEAK_TFLOPS = {
 
 
 def throughput_text(fed: Fed, device_kind: str) -> str:
-    """Returns tokens a second, the waiting share and TFLOP/s per device; the MFU of a known chip.
+    """Returns tokens per second, the waiting share and TFLOP/s per device; the MFU of a known chip.
 
     Args:
       device_kind: of the devices that trained, as JAX names it.

@@ -1,9 +1,9 @@
 """Connects MaxText to our batches: its config with our keys, its iterators over a `BatchDataset`.
 
-MaxText has no registry of datasets and no hook for further metrics. `connect` replaces the
+MaxText has no registry of datasets and no hook for additional metrics. `connect` replaces the
 factories of its Grain pipeline, whose iterators are part of checkpoints, the function that restores
-an iterator, and the method that adds figures to the metrics of a step. No code of MaxText is
-copied. `training.train` is the command.
+an iterator, and the method that records the metrics of a step. It copies no code of MaxText.
+`training.train` is the command.
 """
 
 import dataclasses
@@ -35,14 +35,14 @@ from training.statistics.feed_report import FeedReport
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
 TESTED_VERSION = "0.2.5"
-_WORKER_MB = 400  # of a worker with batches of 256 crops of 1,024, measured: 330
+_WORKER_MB = 400  # per worker; 330 measured with batches of 256 crops of 1,024
 
 
 # --- config -------------------------------------------------------------------------------------
 
 
 DATA_OPTIONS = {field.name: field for field in dataclasses.fields(DataConfig)}
-_OWN_KEYS = ("files", "host_index", "host_count")  # options that no key sets under their own name
+_OWN_KEYS = ("files", "host_index", "host_count")  # options without a key of the same name
 
 
 class _NetworkKeys(types.MaxTextConfig):
@@ -50,8 +50,8 @@ class _NetworkKeys(types.MaxTextConfig):
 
     Attributes:
       network_data_format: probe_rows; probe_chunks is an alias.
-      network_train_files, network_eval_files: DataConfig's files; a mixture for training as
-        `batches.mixture.parse_files` reads it, or as a mapping.
+      network_train_files, network_eval_files: DataConfig's files; for training also a mixture, as
+        text for `batches.mixture.parse_files` or as a mapping.
       network_train_tokens: length of training instead of `steps`; see `run_config.build`.
       network_loss_weights: by kind of token, see `training.maxtext.loss_weights`.
       network_curriculum: see `training.maxtext.curriculum`.
@@ -86,7 +86,7 @@ class _NetworkKeys(types.MaxTextConfig):
 
 
 def _data_keys() -> dict[str, Any]:
-    """Returns the type and default of network_X for each option X without a key of MaxText."""
+    """Returns the type and default of network_X for each option X without a MaxText key."""
     keys: dict[str, Any] = {}
     for name, field in DATA_OPTIONS.items():
         if name in _OWN_KEYS or field.metadata.get("maxtext"):
@@ -147,7 +147,7 @@ def check_config(config: Any) -> None:
 
 
 def completed_steps(checkpoints: epath.PathLike) -> int:
-    """Returns the number of training steps of the last checkpoint in a folder."""
+    """Returns the number of training steps in the last checkpoint of a folder."""
     if not epath.Path(checkpoints).exists():
         return 0
     return 1 + max(ocp.utils.checkpoint_steps(checkpoints), default=-1)
@@ -166,7 +166,7 @@ def num_workers(worker_count: int, ram_budget_mb: int) -> int:
 
 
 def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> DataConfig:
-    """Returns what MaxText's keys and ours say of the batches of this host."""
+    """Returns the config of this host's batches, from MaxText's keys and ours."""
     stage, hosts = stage_of(config), sorted(process_indices)
     suffix = "_eval" if is_eval else ""
     batch_size = getattr(config, f"global_batch_size_to_load{suffix}")
@@ -176,11 +176,11 @@ def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> Da
         if f"network_{name}" in NetworkConfig.model_fields
     }
     if is_eval:
-        # The loss is of every row once, and of contexts as they come.
+        # Evaluate on every row once, without special contexts.
         options |= {"row_weights": {}, "repeat_share": 0.0, "random_source_share": 0.0}
     return DataConfig(
         files=parse_files(config.network_eval_files if is_eval else config.network_train_files),
-        # MaxText's batch has a share for every host, also for those that load no data.
+        # MaxText's batch has a share for every host, including those that load no data.
         batch_size=batch_size // jax.process_count() * len(hosts),
         crop_size=config.max_target_length,
         seed=config.data_shuffle_seed + stage.number,
@@ -245,7 +245,7 @@ def make_network_eval_iterator(
 
 # --- connecting to MaxText ----------------------------------------------------------------------
 
-# The parameters of those functions of MaxText that `connect` replaces.
+# The parameters of the MaxText functions that `connect` replaces.
 _FACTORY = ("config", "global_mesh", "process_indices")
 _RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data")
 _METRICS = ("self", "metrics", "step", "step_time")
@@ -272,7 +272,7 @@ def _seams() -> tuple[tuple[Any, str, tuple[str, ...]], ...]:
 
 
 def check_maxtext() -> None:
-    """Raises ProbelineError if MaxText's functions are not those that this module replaces."""
+    """Raises ProbelineError if MaxText lacks the functions that this module replaces."""
     version = metadata.version("maxtext")
     for module, name, expected in _seams():
         found = getattr(module, name, None)
@@ -290,7 +290,7 @@ class Connection:
     """The objects that MaxText has received or created since `connect`.
 
     Attributes:
-      feeds: of training; none on a host that loads no data.
+      feeds: of training; empty on a host that loads no data.
       checkpoint_managers: of runs with checkpoints.
     """
 
@@ -298,7 +298,7 @@ class Connection:
     checkpoint_managers: list[Any] = dataclasses.field(default_factory=list)
 
     def finish_checkpoints(self) -> None:
-        """Waits for unfinished checkpoints, as MaxText does not if its data end or fail."""
+        """Waits for unfinished checkpoints; MaxText does not if its data end or fail."""
         for manager in self.checkpoint_managers:
             checkpointing.wait_until_finished(manager)
         self.checkpoint_managers.clear()
@@ -308,7 +308,7 @@ def connect() -> Connection:
     """Makes MaxText use NetworkConfig and our iterators in this process.
 
     Raises:
-      ProbelineError: this version of MaxText has other functions.
+      ProbelineError: this version of MaxText has different functions.
     """
     check_maxtext()
     connection = Connection()
@@ -339,7 +339,7 @@ def connect() -> Connection:
     metric_logger.record_train_metrics = record_with_feed
     train_utils.create_checkpoint_manager = create_and_keep
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
-    # MaxText's would send SIGTERM to every orphaned multiprocessing process of the machine.
+    # MaxText's would send SIGTERM to every orphaned multiprocessing process on the machine.
     multihost_dataloading._cleanup_orphaned_multiprocessing_processes = lambda: None
     return connection
 

@@ -1,8 +1,8 @@
-"""Measures what the rows of a dataset become in training: padding, modes, windows, sizes.
+"""Measures the training examples of a dataset: padding, modes, windows, sizes.
 
-In goes a dataset, out come `Statistics`. Rows are sampled evenly over sizes and address families,
-so that the few largest are among them; figures from rows.parquet are of all rows. Memory is one
-row with its contexts, one batch, and some 100 bytes per context.
+Rows are sampled evenly over sizes and address families, so that the few largest are included;
+figures from rows.parquet are of all rows. Memory is one row with its contexts, one batch, and about
+100 bytes per context.
 """
 
 import itertools
@@ -51,11 +51,11 @@ def _table(counts: str, **others: type) -> np.dtype:
     return np.dtype([*((name, np.int64) for name in columns), *others.items()])
 
 
-# A row that was read. Bytes are those of its record and of the measurements in it; num_contexts
-# is 0 if it is small.
+# A row that was read: the bytes of its record and of the measurements in it; num_contexts is 0 for
+# a small row.
 ROW = _table("num_measurements untimed_tokens record_bytes measurements_bytes num_contexts")
-# A context; `window` is the stride of a strided one, `whole_` counts all measurements but the
-# last, which can be cut; `repeats` are as `collector.repeats_of` returns them.
+# A context; `window` is the stride of a strided one, `whole_` excludes the last measurement, which
+# may be cut; `repeats` as in `collector.repeats_of`.
 CONTEXT = _table(
     "mode num_tokens num_measurements num_timed window whole_measurements whole_tokens",
     has_repeats=np.bool_,
@@ -64,13 +64,13 @@ CONTEXT = _table(
     padding=np.float64,
 )
 VISIT = _table("num_measurements num_timed")  # of a small row in one epoch
-PADDED = _table("", padding=np.float64)  # an example of a small row alone, or of a part of it
+PADDED = _table("", padding=np.float64)  # an example of a single small row, or of a part of it
 _TABLES = {"sampled": ROW, "contexts": CONTEXT, "strided": CONTEXT, "visits": VISIT}
 _TABLES |= {"padded": PADDED}
 
 
 class Epochs(NamedTuple):
-    """The epochs in which each sampled row was drawn: large and small rows, and by strides."""
+    """The number of epochs in which each sampled row was drawn: large, small, and by strides."""
 
     large: int
     small: int
@@ -79,7 +79,7 @@ class Epochs(NamedTuple):
 
 @dataclass
 class Statistics:
-    """What was measured of a dataset; `rows` has all its rows, the tables below are a sample.
+    """Measurements of a dataset; `rows` has all its rows, the tables below are a sample.
 
     Attributes:
       sizes, families: index into SIZE_NAMES and FAMILIES of each row, int64 [rows].
@@ -87,9 +87,9 @@ class Statistics:
       contexts, strided: CONTEXT, of `ProbeRowSampler` (large rows) and `ProbeWindowSampler`.
       visits, padded: VISIT and PADDED, of small rows.
       batch_padding: float64, of each example of the batches of build_dataset.
-      batch_error: why there are no, or no more, batches.
+      batch_error: why there are no batches, or why they ended.
       bad_rows: why rows could not be used.
-      examples: examples and decoded segments that were checked, and their faults.
+      examples: checked examples and decoded segments, with faults.
     """
 
     files: str
@@ -117,7 +117,7 @@ class Statistics:
 
     @property
     def encoding(self) -> str:
-        """How the rows hold their measurements, by the manifest."""
+        """The measurement encoding of the rows, from the manifest."""
         return str(self.dataset.manifest.options.get("measurement_encoding", "unknown"))
 
     def collect(self, batch: Batch, num_examples: int) -> BatchStatistics | None:
@@ -157,10 +157,10 @@ class Statistics:
 def measure(
     files: str, extent: AnalysisExtent, advance: Callable[[float], None] = lambda _: None
 ) -> Statistics:
-    """Measures a dataset, a split or some shards of it, as `row_table.find_shards` takes them.
+    """Measures a dataset, a split or some of its shards; `files` as in `row_table.find_shards`.
 
     Args:
-      advance: called with the number of rows and batches that have been measured.
+      advance: called with the number of rows and batches measured since the last call.
 
     Raises:
       ProbelineError: there is no finished dataset, or it has no rows.
@@ -230,7 +230,7 @@ class _RowMeasurer:
         n = statistics.rows.n_measurements[numbers]
         contexts = sum(self._sampler.num_contexts(count) for count in n[~is_small].tolist())
         visits = int((is_small & (n >= MIN_MEASUREMENTS_FOR_MODE)).sum())
-        # Enough epochs for _MIN_DRAWS; none without any draw.
+        # Enough epochs for _MIN_DRAWS; 0 without draws.
         large, small, strided = (
             -(-_MIN_DRAWS // draws) if draws else 0 for draws in (contexts, visits, len(numbers))
         )
@@ -292,7 +292,7 @@ class _RowMeasurer:
     def _contexts(
         self, contexts: Sequence[Context], times_us: np.ndarray, strided: bool = False
     ) -> np.ndarray:
-        """Checks contexts of a row and returns them as CONTEXT."""
+        """Checks contexts of a row; returns CONTEXT."""
         found = self._collect([context.example for context in contexts])
         if found is None:
             return np.zeros(0, CONTEXT)
@@ -312,7 +312,7 @@ class _RowMeasurer:
         return lines
 
     def _visits(self, visits: Sequence[Sequence[Example]]) -> dict[str, np.ndarray]:
-        """Checks the examples of a small row in some epochs; returns VISIT and PADDED."""
+        """Checks the examples of a small row in several epochs; returns VISIT and PADDED."""
         examples = [example for visit in visits for example in visit]
         found = self._collect(examples)
         if found is None:
@@ -321,7 +321,7 @@ class _RowMeasurer:
         segments = found.segments
         ends = np.cumsum([len(visit) for visit in visits])
         begins = np.append(0, ends[:-1])
-        # The last example of a visit is whole; the others end with a measurement that may be cut.
+        # The last example of a visit is whole; the last measurement of the others may be cut.
         is_cut = np.ones(len(examples), bool)
         is_cut[ends - 1] = False
         num_measurements = segments["num_measurements"] - is_cut
@@ -336,7 +336,7 @@ def _measure_batches(statistics: Statistics, advance: Callable[[float], None]) -
     """Takes the first batches of an endless dataset, as large as the rows allow."""
     extent = statistics.extent
     rng = np.random.default_rng(extent.seed)
-    # Padding does not depend on the order; with mixed_rows=1 few rows are read.
+    # Padding does not depend on the order, and mixed_rows=1 reads few rows.
     config = DataConfig(
         statistics.files,
         batch_size=_MAX_BATCH_SIZE,

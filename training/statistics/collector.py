@@ -1,7 +1,7 @@
-"""Statistics of batches: what `analyze_padding`, the feed report and `evaluate` count.
+"""Statistics of batches for `analyze_padding`, the feed report and `evaluate`.
 
-A batch is a dict of arrays [n, crop_size] under MaxText's names; `batches.packing` has its rules.
-Shares are between 0 and 1.
+A batch is a dict of arrays [n, crop_size] under MaxText's names, with the rules of
+`batches.packing`. Shares are between 0 and 1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,8 +21,8 @@ class BatchStatistics(NamedTuple):
     """Statistics of the examples and segments of a batch.
 
     Attributes:
-      padding: float64 [n], the share of padding of each example.
-      num_segments: int64 [n], of each example.
+      padding: float64 [n], the share of padding in each example.
+      num_segments: int64 [n], per example.
       segments: `kinds.SEGMENT` [segments].
       repeats: float64 [segments], see `repeats_of`.
     """
@@ -34,7 +34,7 @@ class BatchStatistics(NamedTuple):
 
 
 class DecodedSegment(NamedTuple):
-    """A segment of an example: where it is, and its measurements."""
+    """A segment of an example: its place and measurements."""
 
     place: str
     measurements: list[Measurement]
@@ -44,10 +44,10 @@ def collect(batch: Batch, shape: tuple[int, int] | None = None) -> BatchStatisti
     """Checks a batch and collects its statistics.
 
     Args:
-      shape: examples and crop size that the batch should have.
+      shape: the expected number of examples and crop size.
 
     Raises:
-      ProbelineError: the batch breaks a rule: which one, in which example, and where.
+      ProbelineError: the batch breaks a rule; names the rule, the example and the position.
     """
     if shape is None:
         own = np.shape(batch.get("inputs", 0))
@@ -71,18 +71,15 @@ def collect(batch: Batch, shape: tuple[int, int] | None = None) -> BatchStatisti
 
 
 def together(batches: Sequence[BatchStatistics]) -> BatchStatistics:
-    """Returns the statistics of several batches as those of one."""
+    """Combines the statistics of several batches."""
     return BatchStatistics(*map(np.concatenate, zip(*batches, strict=True)))
 
 
 def decode_example(batch: Batch, example: int, log_rtt: bool = False) -> list[DecodedSegment]:
     """Decodes the segments of an example.
 
-    Args:
-      log_rtt: how the batch encodes RTTs, see `training.tokens.log_rtt`.
-
     Raises:
-      ProbelineError: a segment does not decode.
+      ProbelineError: a segment cannot be decoded.
     """
     decoded = []
     for segment, tokens in enumerate(example_faults.segments_of(batch, example), 1):
@@ -110,10 +107,10 @@ def count_tokens(batches: Iterable[Batch]) -> np.ndarray:
 
 
 def repeats_of(parsed: Parsed) -> np.ndarray:
-    """Returns the share of each segment's measurements whose destination came before in it.
+    """Returns the share of each segment's measurements with a repeated destination.
 
     Returns:
-      float64 [segments]; measurements without a whole destination and outcome do not count.
+      float64 [segments]; only measurements with a whole destination and outcome count.
     """
     measurements = parsed.measurements
     columns = [measurements[name] for name in ("dst_lo", "dst_hi", "segment")]
@@ -127,7 +124,7 @@ def repeats_of(parsed: Parsed) -> np.ndarray:
 
 
 def mode_counts(segments: np.ndarray, min_measurements: int = 1) -> dict[str, int]:
-    """Returns the number of `kinds.SEGMENT`s in each mode, as far as tokens show it.
+    """Returns the number of `kinds.SEGMENT`s in each mode, as far as their tokens show it.
 
     Args:
       min_measurements: shorter segments do not count.
@@ -143,7 +140,7 @@ def distribution(values: np.ndarray, count: str = "number", unit: str = "") -> d
 
     Args:
       count: the key of the number of values.
-      unit: ends the other keys, such as "_seconds".
+      unit: suffix of the other keys, such as "_seconds".
     """
     quantiles = np.quantile(values, (0, 0.1, 0.5, 0.9, 1)).tolist() if len(values) else [None] * 5
     mean = float(values.mean()) if len(values) else None

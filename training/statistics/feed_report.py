@@ -1,7 +1,7 @@
 """Checks the batches of training's first steps, logs a line about each, and draws them.
 
-In go one host's batches as MaxText gets them. Out come, for host 0, figures, the numbers behind
-them in feed-host0.json, and decoded contexts in decoded-host0.txt.
+The input is one host's batches as MaxText gets them. The output, for host 0, is figures, their data
+in feed-host0.json, and decoded contexts in decoded-host0.txt.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,11 @@ class FeedReport:
     Args:
       folder: local; files are written into it after `num_steps` batches, or by `close`.
       num_steps: later batches are ignored.
-      log: debug mode: called with a line about each batch, of which every segment is decoded.
-      log_rtt: how the batches encode RTTs, see `training.tokens.log_rtt`.
+      log: enables debug mode: called with a line about each batch, whose segments are all decoded.
 
     Raises:
       UsageError: matplotlib is not installed, or the folder is not local.
-      ProbelineError: the folder cannot be written into.
+      ProbelineError: the folder is not writable.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class FeedReport:
         """Checks and counts the next batch.
 
         Raises:
-          ProbelineError: it breaks a rule of `batches.packing`: in which example, and where.
+          ProbelineError: it breaks a rule of `batches.packing`; names the example and position.
         """
         if self._has_ended:
             return
@@ -70,7 +69,7 @@ class FeedReport:
             self.close()
 
     def close(self) -> None:
-        """Writes the files, unless they are written or there was no batch."""
+        """Writes the files, unless they are already written or there was no batch."""
         if self._has_ended:
             return
         self._has_ended = True
