@@ -267,7 +267,7 @@ class HostPlan:
         self._dealt = MappedArrays(sizes)
         for name, values in dealt.items():
             self._dealt.write(name, 0, values)
-        # Not pickled for workers.
+        # Omitted from the plan that is pickled for workers.
         of_rows = ("identity", "src_hi", "src_lo", "is_bad", *dealt)
         self._plan = plan._replace(**{name: getattr(plan, name)[:0].copy() for name in of_rows})
 

@@ -32,7 +32,7 @@ class HostState:
     has_ended: bool = False  # whether the last batch has been yielded
 
     def to_json(self, config: DataConfig, data: Sequence[str]) -> dict[str, Any]:
-        """Returns the state for JSON, a few dozen bytes per lane; `data` are dataset fingerprints."""
+        """Returns the state for JSON; `data` are the fingerprints of the datasets."""
         return {
             "format": _FORMAT,
             "fingerprint": config.fingerprint,

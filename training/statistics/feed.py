@@ -29,8 +29,7 @@ class Feed:
     batches: list[BatchStatistics] = field(default_factory=list)
     fields: np.ndarray = field(default_factory=partial(np.zeros, (0, 0), np.uint8))
     spans_seconds: list[int] = field(default_factory=list)  # of decoded segments
-    # of decoded measurements; -1.0 is a failed ping
-    rtts_ms: list[float] = field(default_factory=list)
+    rtts_ms: list[float] = field(default_factory=list)  # -1.0 is a failed ping
     sources: Counter[str] = field(default_factory=Counter)  # number of decoded segments by address
     contexts: list[str] = field(default_factory=list)  # as text
 
