@@ -58,7 +58,7 @@ def flags_of(parameters: Iterable[str], parser: OneLineParser) -> list[str]:
         elif action.nargs == 0 and has_value:
             if value.lower() == "true":
                 flags.append(name)
-            elif value.lower() == "false":  # only Beam has switches that another one turns off
+            elif value.lower() == "false":  # only Beam has switches with an opposite
                 flags += [
                     other
                     for other, switch in known.items()

@@ -86,7 +86,7 @@ class JobSpec:
 
     output: str
     files: OutputFiles
-    inputs: Sequence[str]  # paths of the input files; none may be in the output
+    inputs: Sequence[str]  # paths; none may be among the files of the output
     num_units: int  # approximate work units, an upper limit for local workers
     dataflow_job: DataflowJob | None = None  # as returned by `check_runner`
     overwrite: bool = False
@@ -276,8 +276,8 @@ def versions(*packages: str) -> dict[str, str]:
 def start_time() -> str:
     """Returns the start time for an output: UTC, ISO 8601.
 
-    If SOURCE_DATE_EPOCH (reproducible-builds.org) is set, it is that time in seconds since 1970, so
-    that two runs write the same bytes in every file. Raises UsageError if it is not an integer.
+    It is SOURCE_DATE_EPOCH (reproducible-builds.org), seconds since 1970, if that is set, so that
+    two runs write the same bytes in every file. Raises UsageError if that is not an integer.
     """
     given = os.environ.get(_EPOCH_VARIABLE)
     try:

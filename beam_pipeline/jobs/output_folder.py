@@ -47,8 +47,8 @@ class OutputFiles:
     kept_folders: tuple[str, ...] = ()  # the job's, from which this run resumes
     # By name, how a file of the job may begin; a file of that name with other content is foreign.
     marked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Completes the cleanup of a dead run that has committed, given the output, a folder for
-    # temporary files, and a guard to call before a file gets its name.
+    # Completes what a dead run has committed, given the output, a folder for temporary files, and a
+    # guard to call before a file gets its name.
     settle: Callable[[str, str, Callable[[], None] | None], None] | None = None
 
 
