@@ -1,9 +1,9 @@
-"""Turns the newest results of a bench into the tables of a document.
+"""Writes the newest results of a bench as tables into a document.
 
     python -m benchmarks.table [--bench=loading] [--document=FILE] [--results=benchmarks/results]
 
-Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document that
-DOCUMENTS names. `headlines`, for the README, has a line or two per bench; `learning` also draws its
+Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document named by
+DOCUMENTS. `headlines`, for the README, has a line or two per bench; `learning` also draws its
 curves; `ablation`, `grouping` and `growing` show all results of the newest day.
 """
 
@@ -37,7 +37,7 @@ from benchmarks.results import Results, newest_day
 
 @dataclass(frozen=True)
 class Document:
-    """Where the tables of a bench go, and what makes them of a folder of results."""
+    """The place of a bench's tables, and the function that makes them from a folder of results."""
 
     path: Path
     markdown: Callable[[Path], str]

@@ -117,10 +117,7 @@ def write_croissant(
 
 
 def croissant(manifest: Manifest, totals: Mapping[str, SplitTotals], data: bytes) -> bytes:
-    """Returns the description as JSON-LD; `data` is the manifest's bytes.
-
-    Without `totals` of the splits the time frame is omitted.
-    """
+    """Returns JSON-LD from the manifest and its bytes; without `totals`, without the time frame."""
     node = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",

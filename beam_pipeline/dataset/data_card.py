@@ -181,11 +181,9 @@ _NOT_SHAPING = ("output", "overwrite", "append", "debug", "inline_bytes")
 
 
 def command_of(options: Any, inputs: Iterable[str] | None = None) -> str:
-    """Returns the command that reproduces a dataset's bytes in DATASET.
+    """Returns the command that reproduces a dataset's bytes in DATASET, given its job's options.
 
-    Args:
-      options: the dataclass of the job's flags.
-      inputs: the --input values of all generations; defaults to those of the options.
+    `inputs` are the --input values of all generations; by default those of the options.
     """
     words = ["python", "-m", "beam_pipeline.main"]
     words += [word for pattern in inputs or options.input for word in ("--input", pattern)]
@@ -248,13 +246,10 @@ _BOUNDS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
 def _front_matter(manifest: Manifest) -> str:
-    """Returns the Hub's metadata, one line per key (JSON is YAML).
-
-    The license is unknown here. The viewer shows the row index of splits with rows.
-    """
+    """Returns the Hub's metadata, without a license; the viewer shows the row index."""
     with_rows = [name for name, split in splits_of(manifest).items() if split.num_records]
     files = [{"split": name, "path": f"{name}/{INDEX_NAME}"} for name in with_rows]
-    metadata = {
+    metadata = {  # JSON is YAML
         "pretty_name": title(manifest),
         "task_categories": ["time-series-forecasting"],
         "tags": KEYWORDS,

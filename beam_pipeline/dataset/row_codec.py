@@ -11,7 +11,7 @@ first bytes of `measurements` identify one of two encodings:
            0.049 % (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136
            years).
 """
-# pyarrow has no types.
+# pyarrow is untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false
@@ -85,10 +85,7 @@ class RowStart(NamedTuple):
 
 
 def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
-    """Returns the number of leading measurements of a sorted run that fit into one row.
-
-    ProbelineError if not even one fits.
-    """
+    """Returns how many leading measurements fit into a row; ProbelineError if none."""
     # The minimum size of a measurement, so a row cannot contain later ones.
     smallest = 24 if row_format.encoding == "arrow" else 10
     max_row_bytes = row_format.max_row_bytes
@@ -119,9 +116,9 @@ def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
 
 
 def surely_fit(run: np.ndarray, bounds: np.ndarray, row_format: RowFormat) -> np.ndarray:
-    """Returns whether each sorted run[bounds[i]:bounds[i + 1]] surely fits into one row.
+    """Returns whether each sorted run[bounds[i]:bounds[i + 1]] surely fits into a row.
 
-    Considers only lengths and ends, so other runs may fit as well.
+    Uses only lengths and ends, so other runs may fit as well.
     """
     widest = 17 + (15 if run.dtype == NARROW else addresses.MAX_TEXT_BYTES)
     if row_format.encoding == "compact":

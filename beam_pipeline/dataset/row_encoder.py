@@ -2,7 +2,7 @@
 
 `row_codec` defines the formats and decodes them.
 """
-# pyarrow has no types, nor have kernels.
+# pyarrow and kernels are untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
@@ -192,12 +192,7 @@ class RowKeys(NamedTuple):
 def encode_rows(
     run: np.ndarray, bounds: np.ndarray, keys: RowKeys, row_format: RowFormat
 ) -> list[bytes]:
-    """Returns the records of adjacent rows, each a sorted run of at least one measurement.
-
-    Args:
-      run: NARROW or WIDE [n].
-      bounds: int64 [r + 1]; row i is run[bounds[i]:bounds[i + 1]].
-    """
+    """Returns the records of rows run[bounds[i]:bounds[i + 1]], sorted runs that are not empty."""
     is_arrow = row_format.encoding == "arrow"
     if row_format.record_encoding == "tf_example":
         encode = encode_arrow if is_arrow else encode_compact

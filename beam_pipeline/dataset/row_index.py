@@ -90,10 +90,7 @@ class RowIndex(IndexedRows):
 
 
 def numbers(table: pa.Table, name: str) -> np.ndarray:
-    """Returns a column without nulls, uncopied, times as int64.
-
-    Arrow's own conversion imports pandas if installed.
-    """
+    """Returns a column without nulls, uncopied (Arrow's own conversion may import pandas)."""
     column = table.column(name).combine_chunks()
     dtype, (_, data) = np.dtype(f"i{column.type.bit_width // 8}"), column.buffers()
     return np.frombuffer(data or b"", dtype)[column.offset : column.offset + len(column)]
@@ -157,10 +154,7 @@ def _check_number(num_lines: int, split: Split) -> None:
 
 
 def _check_lines(table: pa.Table, begin: int, split: Split) -> None:
-    """Raises ValueError if lines from `begin` on have values impossible for the split.
-
-    Values within these limits are checked by `verify`.
-    """
+    """Raises ValueError if lines from `begin` have values impossible in any record of the split."""
     if nulls := [name for name in table.column_names if table.column(name).null_count]:
         raise ValueError(f"it has nulls in {', '.join(nulls)}")
     columns = {name: numbers(table, name) for name in table.column_names if name != "src_addr"}

@@ -7,7 +7,7 @@ Every record is compared with its line in the row index, so a shard that was swa
 after the manifest was written is never used. A record of a TFRecord shard is found by the sizes of
 the records before it. ArrayRecord reads its shards itself, also on `gs://`.
 """
-# pyarrow and ArrayRecord have no types.
+# pyarrow and ArrayRecord are untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false
@@ -251,9 +251,8 @@ class Lines(Protocol):
 class RowReader[Rows: Lines]:
     """Reads the rows of a split by number; thread-safe and picklable.
 
-    Args:
-      rows: the lines of the rows to read; for TFRecord all lines of their shards.
-      cure: the cure in the message of a BadRowError.
+    `rows` are the lines of the rows to read, for TFRecord all lines of their shards; `cure` is for
+    the message of a BadRowError.
     """
 
     def __init__(self, dataset: Dataset, split: str, rows: Rows, cure: str):
@@ -314,9 +313,9 @@ class RowReader[Rows: Lines]:
 
     @contextlib.contextmanager
     def on_disk(self, number: int, folder: str) -> Generator[str]:
-        """Yields a local path of an ArrayRecord shard; a `gs://` shard is copied to `folder`.
+        """Yields a local path of an ArrayRecord shard; on `gs://`, a copy in `folder`.
 
-        Until the block ends, this thread reads the shard's rows from the copy.
+        During the block, this thread reads the shard's rows from the copy.
         """
         path = self._dataset.file(self._shards[number].path)
         if is_local(path):
@@ -408,9 +407,9 @@ class _TFRecordShard:
 
 
 def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a shard, or the error of a damaged one, one at a time.
+    """Yields each record of a shard, or its DamagedRecordError.
 
-    DamagedRecordError or OSError if the file, or the rest of it, cannot be read.
+    Raises DamagedRecordError or OSError if the file, or the rest of it, is unreadable.
     """
     if output_format == "tfrecord":
         yield from read_tfrecord(path)

@@ -88,10 +88,7 @@ def _sort_groups_by_time(records, bounds, scratch):
 
 @kernel
 def _order_short_ties(records, bounds, dst_hi, dst_lo, rtt):
-    """Orders records of equal time in each group by the other columns, views of the records.
-
-    Returns the number of ties too long for this insertion sort.
-    """
+    """Orders short ties in each group by the other columns; returns the number of long ties."""
     num_long = 0
     for group in range(len(bounds) - 1):
         start, end = bounds[group], bounds[group + 1]
@@ -145,7 +142,7 @@ def _break_ties(records: np.ndarray, bounds: np.ndarray) -> None:
     run_number = np.cumsum(np.concatenate([[True], ~equal]))[rows]
     some = records[rows]
     halves = [some["dst_hi"]] if "dst_hi" in (some.dtype.names or ()) else []
-    # The least significant key comes first.
+    # lexsort takes the least significant key first.
     order = np.lexsort([some["rtt"], some["dst_lo"], *halves, run_number])
     records[rows] = some[order]
 
@@ -194,10 +191,7 @@ def join(runs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def merge(runs: Sequence[np.ndarray]) -> np.ndarray:
-    """Merges sorted runs in memory; sorts only where they overlap.
-
-    Usually each input file covers one period: joined in time order, the runs are sorted.
-    """
+    """Merges sorted runs in memory; sorts only where they overlap, such as between input files."""
     runs = sorted(runs, key=lambda run: int(run["event_time"][0]))
     merged = join(runs)
     borders = np.cumsum([len(run) for run in runs])[:-1]

@@ -315,12 +315,7 @@ class Changes(NamedTuple):
 
 
 def compare_datasets(dataset: Dataset, other: str) -> Changes:
-    """Compares a dataset with another, by path, or with its own generation, by number.
-
-    Raises:
-      UsageError: there is no such generation.
-      ProbelineError: a dataset is not finished, or its row index is damaged.
-    """
+    """Compares a dataset with another, by path, or its own generation, by number."""
     if not other.isdecimal():
         return Changes(_side_of(open_dataset(other)), _side_of(dataset), [])
     manifest = dataset.manifest

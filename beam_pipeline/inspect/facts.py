@@ -89,10 +89,7 @@ class Facts:
 
 
 def gather(dataset: Dataset) -> Facts:
-    """Reads rows.parquet of both splits and a sample of their rows.
-
-    ProbelineError if a file is missing or damaged.
-    """
+    """Reads rows.parquet of both splits and a sample of their rows."""
     indexes = {split: Index.of(dataset.index(split)) for split in SPLITS}
     samples = {split: draw(dataset, split, index) for split, index in indexes.items()}
     periods = [index.period for index in indexes.values() if index.period]

@@ -113,10 +113,7 @@ def open_rows(dataset: Dataset, split: str, index: Index) -> RowReader[Index]:
 
 
 def uncovered(indexes: Iterable[Index]) -> list[Period]:
-    """Returns the periods of at least an hour that no row of any split spans, longest first.
-
-    Nothing was measured in these periods. Silences within rows do not show in the row index.
-    """
+    """Returns periods of at least an hour that no row of any split spans, longest first."""
     spans = [(index.first_us, index.last_us) for index in indexes]
     first, last = (np.concatenate(ends) for ends in zip(*spans, strict=True))
     order = np.argsort(first, kind="stable")

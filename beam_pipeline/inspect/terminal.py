@@ -24,12 +24,7 @@ def show(
     row_name: row.RowName | None = None,
     context_name: row.ContextName | None = None,
 ) -> None:
-    """Shows a dataset, or one row or context of it, in the terminal and optionally as a page.
-
-    Raises:
-      UsageError: there is no such row or context.
-      ProbelineError: the dataset is not finished or damaged, or the page cannot be written.
-    """
+    """Shows a dataset, or one row or context of it, in the terminal and optionally as a page."""
     dataset = open_dataset(path)
     one_row = context = None
     if row_name:
@@ -62,10 +57,7 @@ def show(
 
 
 def show_changes(path: str, other: str) -> None:
-    """Shows how a dataset differs from another (a folder) or from its own generation (a number).
-
-    UsageError if there is no such generation; ProbelineError if a dataset is unfinished or damaged.
-    """
+    """Shows how a dataset differs from another (a folder) or from its own generation (a number)."""
     found = comparison.compare_datasets(open_dataset(path), other)
     console = new_console()
     say(console, comparison.summary(found))

@@ -1,4 +1,4 @@
-"""Writes what evaluation sets share with each training document, in files beside the corpus.
+"""Writes the overlap of each training document with evaluation sets, in files beside the corpus.
 
   python -m beam_pipeline.overlap.attributes --result_path overlap --output_path corpus \\
     --format dolma

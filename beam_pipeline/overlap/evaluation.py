@@ -72,12 +72,7 @@ def match_evaluation(
 ) -> list[EvaluationFile]:
     """Returns the files of all evaluation sets, in the order of their rows.
 
-    Args:
-      text_fields: as in `EvaluationFile`.
-      each: makes each field of a set a set of its own, with the same files.
-
-    Raises:
-      UsageError: a source has no name, or matches no file.
+    With `each`, every text field of a set becomes a set of its own, with the same files.
     """
     found = [
         EvaluationFile(name, file, text_fields)
@@ -101,11 +96,7 @@ def write_rows(
 ) -> tuple[dict[str, int], list[DeadLetter]]:
     """Writes the rows of all evaluation sets to a local file; returns counts and dead letters.
 
-    Args:
-      limit: max rows of each set; 0 takes all.
-
-    Raises:
-      ProbelineError: a set or a field has no text, or a file cannot be read.
+    Takes `limit` rows of each set, or all if 0. Raises ProbelineError for a set without texts.
     """
     datasets = list(dict.fromkeys(name for name, *_ in files))
     schema = _SCHEMA.with_metadata({_DATASETS: orjson.dumps(datasets)})
@@ -215,12 +206,7 @@ def _record_batch(
 def fingerprint_rows(
     path: str, lengths: Sequence[int], tokenizer: Tokenizer, options: Mapping[str, object]
 ) -> str:
-    """Returns 16 hex digits that change with anything that affects matches.
-
-    Args:
-      path: the local file of `write_rows`.
-      options: whatever else affects matches.
-    """
+    """Returns 16 hex digits that change with the rows and anything else that affects matches."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
     content = {

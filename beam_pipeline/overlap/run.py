@@ -14,7 +14,7 @@ from beam_pipeline.overlap.removal.options import RemovalOptions
 
 
 def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -> str | None:
-    """Runs the job, then the removal, and returns the path of the results.
+    """Runs the job, then the removal; returns the path of the results.
 
     Returns None if the options ask for a template, as a Flex Template's launcher does.
 
@@ -55,8 +55,7 @@ def run_from_python(
 ) -> str:
     """Runs the job with Beam's options or flags; returns the path of the output.
 
-    Raises:
-      UsageError, ProbelineError: as `run`, and for errors of workers.
+    Errors are those of `run`, also from workers.
     """
     if isinstance(beam_options, PipelineOptions):
         options = suited(beam_options)

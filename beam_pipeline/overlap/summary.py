@@ -28,7 +28,7 @@ from beam_pipeline.report.terminal import new_console, print_table
 
 
 def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
-    """Prints the overlap of each evaluation set, what caps omitted, and the next command."""
+    """Prints the overlap of each evaluation set, the effect of caps, and the next command."""
     console = new_console()
     summary, report = read_summary(output), read_contents(Output(output), config.lengths)
     print_table(console, _hits(output))

@@ -31,10 +31,7 @@ def part(package: str, name: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Replaces control characters by visible symbols of the same length.
-
-    HTML cannot contain NUL or lone surrogates.
-    """
+    """Replaces control characters, some invalid in HTML, by visible symbols of the same length."""
     return text.translate(_CONTROLS)
 
 

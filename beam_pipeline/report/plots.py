@@ -69,12 +69,7 @@ _SVG_STYLE = {
 
 
 def prepare_folder(folder: str, option: str) -> Path:
-    """Creates a writable local folder for figures; `option` is its flag, for messages.
-
-    Raises:
-      UsageError: matplotlib is not installed, or the folder is not local.
-      ProbelineError: the folder cannot be created or is not writable.
-    """
+    """Creates a writable local folder for figures; `option` is its flag, for messages."""
     require_packages(option, "matplotlib")
     if "://" in folder:
         raise UsageError(
@@ -105,16 +100,10 @@ def write_results(
     drawings: Mapping[str, Callable[[Figure, Any], None]],
     subject: Any,
 ) -> list[str]:
-    """Writes a JSON file and PNG figures; returns the names of the files.
+    """Writes a JSON file, `name` with `content`, and PNG figures; returns the names of the files.
 
-    Args:
-      folder: from `prepare_folder`.
-      name, content: the JSON file.
-      note: the grey line below every figure.
-      drawings: functions that draw `subject`, by file name without .png.
-
-    Raises:
-      ProbelineError: a file cannot be written.
+    `drawings` are functions that draw `subject`, by file name without .png; `note` is the grey line
+    below every figure.
     """
     with explained_os_errors("write into", str(folder)):
         write_file(str(folder / name), orjson.dumps(content, option=orjson.OPT_INDENT_2))

@@ -65,10 +65,7 @@ def _places(nodes: Nodes, copies: int = 1) -> dict[str, NDArray[np.generic]]:
 def write_measurements(
     network: Network, options: NetworkOptions, num_files: int, folder: Path
 ) -> tuple[int, int]:
-    """Streams all measurements into files of about equal length.
-
-    Returns the bytes of all files and the time of the last measurement, in µs since 1970.
-    """
+    """Writes all measurements to files of equal length; returns total bytes and the last time."""
     bounds = [options.num_measurements * i // num_files for i in range(num_files + 1)]
     group_sizes = [
         [min(_ROW_GROUP_ROWS, end - at) for at in range(begin, end, _ROW_GROUP_ROWS)]

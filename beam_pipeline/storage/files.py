@@ -102,11 +102,9 @@ def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
 
 
 def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> BinaryIO:
-    """Opens a file for sequential reading.
+    """Opens a file for sequential reading, on `gs://` in requests of `fetch_bytes` or more.
 
-    Args:
-      fetch_bytes: minimum size of a request to `gs://`.
-      version: required generation on `gs://`; 0 accepts any.
+    `version` is the required generation on `gs://`; 0 accepts any.
     """
     if is_local(path):
         return open(path, "rb")
@@ -121,11 +119,7 @@ def open_ranges(path: str, version: int = 0) -> BinaryIO:
 
 
 def read_file(path: str) -> bytes | None:
-    """Returns the content of a small file, local or on `gs://`; None if it does not exist.
-
-    Raises:
-      ProbelineError: it cannot be read, its bucket does not exist, or its scheme is unsupported.
-    """
+    """Returns a small file, local or on `gs://`; None if missing, ProbelineError if unreadable."""
     if not is_local(path):
         return gcs.read(path)
     with _reading_local(path), open(path, "rb") as file:
@@ -272,13 +266,9 @@ def atomic_write(
 ) -> Iterator[BinaryIO]:
     """Opens a file that replaces `path` when the block ends without an error.
 
-    Except on `gs://`, the bytes go to a temporary file, deleted after an error but not after a
-    kill.
-
-    Args:
-      temp_folder: folder of the temporary file, on the same filesystem; by default the file is
-        `path` with `.<digits>.tmp` appended.
-      durable: flush a local file to disk before it is renamed.
+    Except on `gs://`, the bytes go to a temporary file, by default beside `path`, else in
+    `temp_folder` on the same filesystem. It is deleted after an error, but not after a kill.
+    `durable` flushes a local file to disk before the rename.
     """
     _check_scheme(path, f"cannot write {path}")
     temporary = f"{path}.{uuid.uuid4().int}.tmp"
@@ -376,10 +366,7 @@ def check_not_linked(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Removes a folder and its contents, if it exists, without following links.
-
-    UsageError if the path is a link, or if it or a folder below it is a mount point.
-    """
+    """Removes a folder tree, if it exists; UsageError if it is a link or contains a mount point."""
     if is_local(path):
         check_not_linked(path)
         files: list[str] = []

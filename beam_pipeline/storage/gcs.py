@@ -32,7 +32,7 @@ _FIRST_DELAY_S = 1.0  # before the first retry; each later one doubles it
 _PROBE_S = 1  # timeout of each of three probes for a metadata server; google.auth's own is 3
 _UPLOAD_CHUNK_BYTES = 16 << 20
 REQUESTS_AT_A_TIME = 32  # as many connections are kept open
-_BATCH_SIZE = 100  # what GCS takes in one request
+_BATCH_SIZE = 100  # GCS's limit per request
 _MAX_COMPOSED = 32  # by one request
 _BYTES = "application/octet-stream"
 _LOG_IN = (
@@ -93,9 +93,9 @@ def read_object(path: str, with_generation: bool = True) -> Object | None:
 
 
 def write_object(path: str, data: bytes, generation: int) -> int | None:
-    """Writes a small object if its generation is unchanged (0: if it does not exist).
+    """Writes a small object if it has that generation (0: does not exist); returns the new one.
 
-    Returns the new generation, or None if another process wrote the object first.
+    Returns None if another process wrote the object first.
     """
     from google.api_core.exceptions import PreconditionFailed
 
@@ -142,9 +142,7 @@ def list_objects(
 ) -> dict[str, FileInfo]:
     """Returns the objects below `prefix`, at least gs://BUCKET/, by path.
 
-    Args:
-      recursive: False stops at the next slash after the prefix.
-      asked_for: the path in error messages; defaults to the prefix.
+    `recursive=False` stops at the next slash; `asked_for` replaces the prefix in error messages.
     """
     bucket, _, name = prefix.removeprefix(SCHEME).partition("/")
     access = access_to(prefix)

@@ -29,9 +29,7 @@ def begins_array(block: bytes) -> bool:
 def split_array(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
     """Yields the elements of a JSON array with surrounding whitespace, one list per block.
 
-    Args:
-      blocks: the whole array, cut anywhere.
-      max_record_bytes: longer elements are cut after `max_record_bytes` + 1 bytes.
+    Blocks are cut anywhere; elements are cut after `max_record_bytes` + 1 bytes.
     """
     state = np.zeros(3, np.int64)
     partial = PartialRecord(max_record_bytes)

@@ -36,11 +36,9 @@ _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # of a f
 def explained_damage(
     path: str, cure: str, more: tuple[type[Exception], ...] = (), row: int | None = None
 ) -> Iterator[None]:
-    """Turns the exceptions of a damaged file into one line: its path, the reason and the cure.
+    """Turns the exceptions of a damaged file, DAMAGE and `more`, into one line with the cure.
 
-    Args:
-      more: exceptions that mean damage, in addition to DAMAGE.
-      row: the first unread row, for the message.
+    `row` is the first unread row, for the message.
     """
     try:
         yield
@@ -146,9 +144,7 @@ class PartialRecord:
 def split_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[bytes]]:
     """Yields the lines that end in each block, including blank ones, without line feeds.
 
-    Args:
-      blocks: consecutive bytes, cut anywhere.
-      max_line_bytes: longer lines are cut after `max_line_bytes` + 1 bytes.
+    Blocks are cut anywhere; lines are cut after `max_line_bytes` + 1 bytes.
     """
     partial = PartialRecord(max_line_bytes)
     for block in blocks:

@@ -36,10 +36,7 @@ _held: dict[str, _Held] = {}  # of this process, by path
 
 
 def on_this_machine(path: str) -> str:
-    """Returns a local copy of an immutable file; a local file is its own copy.
-
-    ProbelineError if it does not fit on disk or cannot be read.
-    """
+    """Returns a local copy of an immutable file, or its own path; ProbelineError if impossible."""
     if is_local(path):
         return path
     copies = os.path.join(machine_folder(), _COPIES)

@@ -43,10 +43,7 @@ class Move(NamedTuple):
 
 
 def move_files(moves: Sequence[Move]) -> None:
-    """Renames files on one filesystem, replacing targets; skips those already renamed.
-
-    ProbelineError if a source is missing and its target has other bytes.
-    """
+    """Renames files on one filesystem, replacing targets; skips moves already done."""
     with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
         list(pool.map(_move, moves))
     if moves and is_gcs(moves[0].source):

@@ -58,11 +58,9 @@ def _folder_above_wildcard(pattern: str) -> str | None:
 
 
 def _match_below(folder: str, globs: Sequence[str]) -> list[FileVersion]:
-    """Returns the files below a folder that match one of the globs.
+    """Returns the files below a folder ("" or with a final slash) that match a relative glob.
 
-    Args:
-      folder: ends with a slash; "" is the current folder.
-      globs: relative to `folder`, with a common prefix before their first wildcards.
+    The globs have a common prefix before their first wildcards.
     """
     from apache_beam.io.filesystem import FileSystem
 
@@ -144,10 +142,7 @@ def file_versions(paths: Sequence[str]) -> list[FileVersion]:
 
 @contextlib.contextmanager
 def unchanged(file: FileVersion) -> Iterator[None]:
-    """Raises ProbelineError if a file differs from the matched one before or after the block.
-
-    Objects on `gs://` are not checked, since `open_file` takes their version.
-    """
+    """Raises ProbelineError if a file has changed; on `gs://` `open_file` checks its version."""
     _check_version(file)
     try:
         yield
@@ -175,15 +170,8 @@ def _check_version(file: FileVersion) -> None:
 def match_input(pattern: str, flag: str, below: str) -> tuple[str | None, list[FileVersion]]:
     """Returns the searched folder, ending with a slash, and the sorted files of an input flag.
 
-    The folder is None for a single file.
-
-    Args:
-      pattern: a file, a folder, or a glob; an existing path is not treated as a glob.
-      flag: for messages.
-      below: the glob of files within a folder, such as `**/*.parquet`.
-
-    Raises:
-      UsageError: the storage cannot be listed.
+    `pattern` is a file, for which the folder is None, a folder, searched with the glob `below`,
+    such as `**/*.parquet`, or a glob. UsageError if the storage cannot be listed.
     """
     try:
         if is_folder(pattern):

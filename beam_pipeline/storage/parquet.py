@@ -20,12 +20,9 @@ def open_parquet(
 ) -> pq.ParquetFile:
     """Opens a Parquet file for reading.
 
-    Args:
-      dictionary_columns: columns to read as dictionaries.
-      buffer_bytes: read column chunks in pieces of this size, to bound memory for large row groups.
-        0 reads remote column chunks whole, neighbours in one request; local files are always read
-        in pieces, at no cost.
-      version: as for `open_file`.
+    `buffer_bytes` reads column chunks in pieces, to bound memory for large row groups. 0 reads
+    remote column chunks whole, neighbours in one request; local files are always read in pieces, at
+    no cost.
     """
     is_remote = not is_local(path)
     source = pa.PythonFile(open_ranges(path, version), mode="r") if is_remote else path
@@ -51,7 +48,7 @@ class RowGroups(NamedTuple):
 
 
 def pack_row_groups(row_group_rows: Sequence[int], max_rows: float) -> Iterator[RowGroups]:
-    """Groups row groups into runs of at most `max_rows` rows; larger row groups stand alone.
+    """Groups row groups into runs of up to `max_rows` rows; larger ones stand alone.
 
     A file without row groups is one empty run.
     """

@@ -108,10 +108,7 @@ class FactCollector:
 
 
 def shard_order(shard: str, lines: pa.Table) -> Iterator[Fault]:
-    """A shard's records are in the order of (src_id, row_index).
-
-    Equal neighbours are duplicates, a fault of `row_indices`.
-    """
+    """A shard's records ascend by (src_id, row_index); ties are a fault of `row_indices`."""
     names = ("src_id", "row_index", "position")
     src_id, index, position = (lines[name].to_numpy() for name in names)
     is_less = (src_id[1:] == src_id[:-1]) & (index[1:] < index[:-1])

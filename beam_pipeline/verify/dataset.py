@@ -211,11 +211,9 @@ class Verification:
 def verify(
     dataset: Dataset, max_faults: int = 20, advance: Callable[[float], None] = lambda _: None
 ) -> Verification:
-    """Checks a dataset; ProbelineError if its manifest lacks options.
+    """Checks a dataset, keeping `max_faults` faults per check; ProbelineError without options.
 
-    Args:
-      max_faults: the faults kept per check; all are counted.
-      advance: called with the number of bytes done; each shard is read twice.
+    `advance` is called with the number of bytes done; each shard is read twice.
     """
     verification = Verification(dataset, max_faults, advance)
     verification.run()

@@ -177,10 +177,7 @@ def letter_checksums(dataset: Dataset) -> Iterator[Fault]:
 
 
 def content(path: str, crc32c: str, sha256: str) -> tuple[int, str]:
-    """Returns a file's size, and its checksum mismatch as a message, "" if none.
-
-    Objects on `gs://` are not read, so only their CRC-32C is checked, as stored by GCS.
-    """
+    """Returns a file's size and checksum mismatch, "" if none; `gs://` stores only the CRC-32C."""
     kept = None if is_local(path) else (*size_and_checksum(path), sha256)
     size, checksum, digest = kept or file_digests(path)
     if (found := checksum_text(checksum)) != crc32c:

@@ -49,8 +49,7 @@ def find_dropped(
 ) -> str:
     """Writes the evaluation sets' n-grams that --drop_ngrams lists; returns the path.
 
-    Args:
-      train_counts: unused; delays the step until after the scan, which waits for the index.
+    `train_counts` only delays this step until after the scan, which waits for the index.
     """
     with logged("Read dropped n-grams"):
         path, shards = job.temp_path("boilerplate", "dropped"), range(prepared.num_index_shards)

@@ -414,11 +414,7 @@ def make_parser() -> OneLineParser:
 
 
 def config_of(flags: argparse.Namespace) -> DeconConfig:
-    """Returns the options of parsed flags.
-
-    Raises:
-      UsageError: a value is not allowed.
-    """
+    """Returns the options of parsed flags; raises UsageError for an invalid value."""
     values = vars(flags).copy()
     given = values.pop("ngram_length")
     if given is not None:  # each a comma-separated list
@@ -434,11 +430,7 @@ def config_of(flags: argparse.Namespace) -> DeconConfig:
 
 
 def parse(argv: Sequence[str]) -> tuple[DeconConfig, "PipelineOptions"]:
-    """Returns the options of a command line, and Beam's.
-
-    Raises:
-      UsageError: a flag is unknown or its value is not allowed.
-    """
+    """Returns the options of a command line, and Beam's; raises UsageError for an invalid flag."""
     known, rest = make_parser().parse_known_args(argv)
     config = config_of(known)
     from beam_pipeline.jobs.beam_options import parse_beam_options

@@ -57,10 +57,7 @@ _COPIES = 3  # per work unit, per group of training files, in the output
 def count_ngrams(
     scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
 ) -> Iterator[Any]:
-    """Yields (bucket of evaluation rows, PackedCounts) of a work unit, without boilerplate.
-
-    The output SIZES gets the work unit and its UnitSize.
-    """
+    """Yields (bucket of evaluation rows, PackedCounts), and (work unit, UnitSize) to SIZES."""
     with freeing_step("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
         evaluation, keep = prepared.evaluation(), filter_at(boilerplate_path)
         rows, size = measure_unit(scanned, evaluation, job.details, keep)
@@ -111,11 +108,7 @@ def matches_bytes(matches: UnitSize) -> int:
 
 
 def check_room(sizes: Sequence[UnitSize], job: Job) -> None:
-    """Raises ProbelineError if the uncompressed results exceed their limit or the free disk space.
-
-    Args:
-      sizes: of the work units, in order.
-    """
+    """Raises ProbelineError if the uncompressed results exceed their limit or the free space."""
     config, matches = job.config, add_sizes(sizes)
     of_matches = matches_bytes(matches)
     num_records, num_bytes = _details([size.details for size in sizes], job.details.max_total)
@@ -216,10 +209,9 @@ def add_scanned(counters: Iterable[Counter[str]]) -> Counter[str]:
 
 
 def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, Any]:
-    """Returns the training-side counts, and records the end of the scan.
+    """Returns the training-side counts and records the end of the scan.
 
-    Raises:
-      ProbelineError: no record has a text, or the counts do not add up.
+    Raises ProbelineError if no record has a text, or the counts do not add up.
     """
     letters = {
         name.removeprefix(_LETTERS): count
@@ -250,14 +242,9 @@ def write_results(
     expanded: Iterable[ExpandedUnit],
     groups: Iterable[FileGroup],
     buckets: Iterable[BucketFiles],
-    boilerplate: Iterable[BucketBoilerplate] | None = None,
+    boilerplate: Iterable[BucketBoilerplate] | None = None,  # None if every n-gram counts
 ) -> None:
-    """Writes all files to a folder of this attempt, moves them, and writes `.SUCCESS`.
-
-    Args:
-      train_counts: the result of `check_scan`.
-      boilerplate: None if every n-gram counts.
-    """
+    """Writes all files to a folder of this attempt, moves them, and writes `.SUCCESS`."""
     config, temp_folder, rows = job.config, job.run.folder, prepared.open_rows()
     results = Results(
         sorted(expanded, key=lambda unit: unit.scanned.order),

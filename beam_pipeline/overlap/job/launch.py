@@ -32,9 +32,7 @@ from beam_pipeline.storage.files import exists
 
 
 def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -> str | None:
-    """Runs the job to its end and returns the path of its results.
-
-    Returns None if the options ask for a template, as a Flex Template's launcher does.
+    """Runs the job and returns the path of its results, or None if it only wrote a template.
 
     Args:
       command: the shell command of the run; "" for a run from Python.

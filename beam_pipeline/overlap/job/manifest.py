@@ -48,7 +48,7 @@ def options_of(config: DeconConfig) -> dict[str, Any]:
 
 
 def versions_of(config: DeconConfig) -> dict[str, str]:
-    """Returns the versions of what shapes a result, with a hash of a custom tokenizer's code."""
+    """Returns the versions that shape a result, with a hash of a custom tokenizer's code."""
     versions = {
         "probeline": __version__,
         "python": platform.python_version(),
@@ -102,11 +102,7 @@ def write_input_files(output: str, temp_folder: str, files: Iterable[InputFile])
 
 
 def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
-    """Checks that a run would make the result that its output folder holds.
-
-    Raises:
-      UsageError: an option, a version or an input file differs; names the first difference.
-    """
+    """Raises UsageError, with the first difference, unless a run would make the existing result."""
     output = config.output_path
     made_of = FileSystems.join(output, INPUT_FILES)
     if not exists(made_of):

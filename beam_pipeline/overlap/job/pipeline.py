@@ -46,12 +46,7 @@ class Inputs(NamedTuple):
 
 
 def find_inputs(config: DeconConfig) -> Inputs:
-    """Returns the files of a run.
-
-    Raises:
-      UsageError: a pattern matches no document file, or a file of n-grams is missing.
-      ProbelineError: a file of n-grams is invalid.
-    """
+    """Returns the files of a run, after checking the files of n-grams."""
     dropped = []
     for path in config.drop_paths:
         if not (found := match(path)):
@@ -67,11 +62,7 @@ def find_inputs(config: DeconConfig) -> Inputs:
 def build(
     pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun, command: str = ""
 ) -> Commit:
-    """Adds the job to a pipeline; returns its last step.
-
-    Args:
-      command: the shell command of the run; "" for a run from Python.
-    """
+    """Adds the job to a pipeline; returns its last step. `command` is "" for a run from Python."""
     num_eval_files = len({each.file for each in inputs.evaluation})
     num_files = num_eval_files, len(inputs.training)
     job = Job(config, run, *num_files, start_time(), command)

@@ -137,8 +137,7 @@ def share_one_heap() -> None:
 def freeing_step(step: str, **where: object) -> Iterator[None]:
     """Logs as `logged`, and returns the step's memory to the system.
 
-    malloc and Arrow keep freed memory, and mapped pages stay resident: a few hundred MiB in each
-    waiting worker.
+    Without it, freed memory and mapped pages take a few hundred MiB in each waiting worker.
     """
     with logged(step, **where):
         yield
@@ -148,7 +147,7 @@ def freeing_step(step: str, **where: object) -> Iterator[None]:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-# --- what steps share ---------------------------------------------------------------------------
+# --- shared by steps ----------------------------------------------------------------------------
 
 
 @functools.lru_cache(1)
@@ -287,8 +286,7 @@ def _warnings_of(counts: Mapping[str, int], config: DeconConfig) -> Iterator[str
 def choose_index_shards(num_places: int, config: DeconConfig) -> int:
     """Returns the number of index shards such that each fits in memory.
 
-    Raises:
-      ProbelineError: the training data would be read more than MAX_PASSES times.
+    Raises ProbelineError if the training data would be read more than MAX_PASSES times.
     """
     memory_bytes = config.index_memory_mb << 20 or machine_memory_bytes() // _SHARE_OF_MEMORY
     num_index_shards = count_index_shards(num_places, memory_bytes)
@@ -341,7 +339,6 @@ def summarize(
     Args:
       stage: the next stage, or "done".
       counts: those of the training side.
-      outputs: paths of the output's files, once written.
       folder: by default the output.
     """
     summary = {

@@ -58,12 +58,7 @@ def plan_work_units(
 
 
 def count_groups(num_bytes: int, num_index_shards: int, index_bytes: int) -> int:
-    """Returns the number of groups of work units to scan, or 0 to scan each on its own.
-
-    Args:
-      num_bytes: total size of the training files.
-      index_bytes: size of an index shard.
-    """
+    """Returns the number of groups of work units, or 0 to scan each work unit on its own."""
     if num_index_shards == 1:
         return 0
     worth_opening = min(_GROUP_BYTES_PER_INDEX_BYTE * index_bytes, num_bytes // _MIN_GROUPS)
@@ -132,10 +127,7 @@ class Heartbeat:
 
 
 class Scan(beam.DoFn):
-    """(group, [WorkUnit]) → (path, ScannedUnit); existing match files are kept.
-
-    A DoFn, since a Matcher is not thread-safe.
-    """
+    """(group, [WorkUnit]) → (path, ScannedUnit); a DoFn, since a Matcher is not thread-safe."""
 
     def __init__(self, job: Job):
         self._job = job

@@ -18,8 +18,7 @@ _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 class Column:
     """A growing array in one block; the system reclaims large blocks, but not many small ones.
 
-    Args:
-      room: the expected size; unused room takes no memory.
+    `room` is the expected size; unused room takes no memory.
     """
 
     def __init__(self, kind: npt.DTypeLike, room: int):

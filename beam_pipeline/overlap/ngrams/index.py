@@ -118,17 +118,10 @@ def build_index(
     lengths: tuple[int, ...],
     tokenizer: Tokenizer,
     shard: IndexShard = IndexShard(),  # noqa: B008
-    skip_degenerate: bool = False,
+    skip_degenerate: bool = False,  # skips rows with only empty tokens
     min_tokens: int = 0,
 ) -> Index:
-    """Returns an index shard of the evaluation rows' n-grams.
-
-    Args:
-      texts: batches of the rows' texts; rows are numbered consecutively.
-      lengths: the configured n.
-      skip_degenerate: omits rows with only empty tokens.
-      min_tokens: omits rows with fewer tokens.
-    """
+    """Returns an index shard of the n-grams of evaluation rows, given batches of their texts."""
     counts, is_degenerate = count_tokens(texts, tokenizer)
     if skip_degenerate:
         counts[is_degenerate] = 0
@@ -172,10 +165,7 @@ def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
 
 @kernel
 def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, high):
-    """Returns the rows' n-grams with hashes in a range.
-
-    As hashes, rows, first tokens in the row, n, and first tokens in the batch.
-    """
+    """Returns the n-grams of rows with hashes in a range: hashes and places in columns."""
     room = 0
     for row in range(firsts.size - 1):
         room += (firsts[row + 1] - firsts[row]) * asked.size
@@ -200,6 +190,7 @@ def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, hig
                     hashes[size], starts[size] = value, firsts[row] + token
                     rows[size], tokens[size], lengths[size] = first_row + row, token, n
                     size += 1
+    # `tokens` are counted in the row, `starts` in the batch.
     return hashes[:size], rows[:size], tokens[:size], lengths[:size], starts[:size]
 
 
@@ -346,8 +337,7 @@ def write_index(index: Index, file: BinaryIO, fingerprint: str) -> None:
 def open_index(path: str, fingerprint: str) -> Index:
     """Maps an index file into memory.
 
-    Raises:
-      ProbelineError: the file is not an index, is truncated, or was made from other inputs.
+    Raises ProbelineError if it is not an index, is truncated, or was made from other inputs.
     """
     with explained_damage(f"the index {path}", "remove it and run again"):
         batch = pa.ipc.open_file(map_file(path)).get_batch(0)

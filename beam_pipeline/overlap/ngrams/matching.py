@@ -92,12 +92,7 @@ def _candidates(prefixes, windows, stride, lengths, powers, bloom, directory, sh
 def find_candidates(
     index: Index, tokenizer: Tokenizer, utf8: np.ndarray, bounds: np.ndarray
 ) -> Candidates:
-    """Returns the candidates of the documents utf8[bounds[i]:bounds[i + 1]].
-
-    Args:
-      utf8: uint8, with three bytes per lone surrogate.
-      bounds: int64 [documents + 1], ascending.
-    """
+    """Returns the candidates of the documents utf8[bounds[i]:bounds[i + 1]]."""
     parts = [np.empty((4, 0), np.int64)]
     num_tokens = np.zeros(len(bounds) - 1, np.int64)
     if len(index.lengths):

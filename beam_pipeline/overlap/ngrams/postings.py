@@ -50,11 +50,7 @@ class Located(NamedTuple):
 
 
 class Postings:
-    """The n-grams of one index shard.
-
-    Args:
-      texts: the tokens of all evaluation rows.
-    """
+    """The n-grams of one index shard, given the tokens of all evaluation rows."""
 
     def __init__(self, index: Index, texts: TokenTexts):
         self.texts = texts
@@ -82,11 +78,7 @@ class Postings:
         return Located(ngrams, *_locate(*known, ngrams))
 
     def num_rows(self, ngrams: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the numbers of evaluation rows and places of each n-gram.
-
-        Args:
-          keys: those of the n-grams, from `locate` or `identify`.
-        """
+        """Returns the numbers of evaluation rows and places of each n-gram, given their keys."""
         return _count(self._places, self._kinds, self.texts, ngrams, keys)
 
     def expand(self, found: Located, first_row: int, stop_row: int) -> RowPlaces:
@@ -146,8 +138,7 @@ def _kind_of(places, texts, key):
 def key_at(bounds, place):
     """Returns the key of a place.
 
-    Most keys have one place, so the search starts at the place's share of the keys and doubles its
-    steps.
+    Most keys have one place, so the search starts at its share of the keys and doubles its steps.
     """
     place, last = np.int64(place), bounds.size - 2
     share = np.float64(place) / np.float64(bounds[last + 1])  # integers might overflow

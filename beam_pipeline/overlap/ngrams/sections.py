@@ -36,10 +36,7 @@ def sections_of(
 ) -> Iterator[Section]:
     """Yields the texts utf8[bounds[i]:bounds[i + 1]], long ones in several sections.
 
-    Args:
-      utf8: uint8, with three bytes per lone surrogate.
-      bounds: int64 [texts + 1], ascending.
-      num_before: min tokens of earlier pieces in a section.
+    A section has at least `num_before` tokens of earlier pieces of its text.
     """
     is_long = np.diff(bounds) > _PIECE_BYTES
     if tokenizer.function is not None:

@@ -28,7 +28,8 @@ from beam_pipeline.overlap.ngrams.tokenizers import (
 )
 
 _TOKENS_AT_A_TIME = 1 << 17  # hashes and prefix hashes stay in a core's cache
-Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of texts, and where each begins
+# UTF-8, with three bytes per lone surrogate, and int64 bounds of each text in it.
+Texts = tuple[np.ndarray, np.ndarray]
 
 # A row is in a script without spaces if MULTILINGUAL makes _MANY tokens of it, _TIMES_AS_MANY as
 # another tokenizer. 0xE2, the first byte of quotation marks, does not begin such a character.
@@ -49,13 +50,9 @@ class TokenBatch(NamedTuple):
 def token_batches(
     utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer
 ) -> Iterator[TokenBatch]:
-    """Yields the hashes of the tokens of the documents utf8[bounds[i]:bounds[i + 1]].
+    """Yields the token hashes of the documents utf8[bounds[i]:bounds[i + 1]].
 
     A batch is valid until the next one is requested.
-
-    Args:
-      utf8: uint8, with three bytes per lone surrogate.
-      bounds: int64 [documents + 1], ascending.
     """
     by_python = np.full(len(bounds) - 1, tokenizer.function is not None)
     if tokenizer.function is None:
@@ -122,11 +119,7 @@ def count_tokens(texts: Sequence[Texts], tokenizer: Tokenizer) -> RowTokens:
 
 
 def count_unspaced(texts: Sequence[Texts], counts: np.ndarray, tokenizer: Tokenizer) -> int:
-    """Counts the rows with many more tokens by MULTILINGUAL than by a built-in tokenizer.
-
-    Args:
-      counts: int64 [rows], the tokens of each row.
-    """
+    """Counts the rows with many more tokens by MULTILINGUAL than by this built-in tokenizer."""
     if tokenizer.characters or tokenizer.function is not None:
         return 0
     found = first_row = 0

@@ -191,10 +191,7 @@ def ngrams_of(texts: TokenTexts, tokens: np.ndarray, lengths: np.ndarray) -> pa.
 
 
 def write_token_texts(parts: Iterable[TokenTexts], stream: BinaryIO) -> None:
-    """Writes the tokens of batches of texts as an Arrow file of one row, with a list per array.
-
-    The arrays grow in temporary files, not in memory.
-    """
+    """Writes token texts as an Arrow file of one row, growing the arrays in temporary files."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, name) for name in TokenTexts._fields]
         _append_parts(parts, paths)
@@ -228,11 +225,7 @@ def _list_of(path: str, kind: type) -> pa.LargeListArray:
 
 
 def open_token_texts(path: str) -> TokenTexts:
-    """Maps a local file of `write_token_texts` into memory.
-
-    Raises:
-      ProbelineError: the file is of another kind, or truncated.
-    """
+    """Maps a local file of `write_token_texts` into memory; raises ProbelineError if damaged."""
     with explained_damage(f"the tokens of the evaluation sets {path}", "remove it and run again"):
         batch = pa.ipc.open_file(map_file(path)).get_batch(0)
         return TokenTexts(*(batch.column(name).values.to_numpy() for name in TokenTexts._fields))

@@ -53,10 +53,7 @@ UNSPACED = f"[{''.join(_UNSPACED_SCRIPTS.values())}]"
 
 @functools.cache
 def spaces_and_punctuation() -> str:
-    """Returns the regular expression of separators in any script.
-
-    They are white space, ASCII punctuation, its full-width forms, and Unicode category P.
-    """
+    """Returns the expression of white space, ASCII and full-width punctuation, and category P."""
     others = "".join(map(chr, range(0x80, 0x20000)))  # category P ends below
     kinds = map(unicodedata.category, others)
     found = [char for char, kind in zip(others, kinds, strict=True) if kind[0] == "P"]
@@ -192,8 +189,7 @@ TOKENIZERS = {
 def tokenizer_named(name: str) -> Tokenizer:
     """Returns a built-in tokenizer by name, or that of `package.module:function`.
 
-    Raises:
-      UsageError: the name is unknown, or the function cannot be imported.
+    Raises UsageError if the name is unknown, or the function cannot be imported.
     """
     if name in TOKENIZERS:
         return TOKENIZERS[name]

@@ -66,7 +66,7 @@ _DONE = ".done"
 
 @dataclass(frozen=True)
 class FileJob:
-    """What is written for each training file, and where."""
+    """The files to write for the training files, and their writer."""
 
     name: str  # kind of output, for messages
     flag: str  # for the output's folder
@@ -134,8 +134,7 @@ def remove(
 def check_output(options: RemovalOptions, flag: str) -> None:
     """Checks the output of a removal before its result is written.
 
-    Raises:
-      UsageError: it is finished and must be kept, or has different options or a different result.
+    Raises UsageError if it is finished and must be kept, or differs in options or result.
     """
     output, given = options.output_path, f"--{flag}={options.output_path}"
     if options.overwrite or not exists(f"{output}/{layout.SUCCESS_NAME}"):
@@ -208,8 +207,7 @@ def _facts(
 def make_cut(config: RemovalConfig, result_path: str, summary: dict[str, Any]) -> Cut | None:
     """Returns how texts are cut, or None if contaminated documents are dropped.
 
-    Raises:
-      UsageError: the mask is not a token, or occurs in an evaluation row.
+    Raises UsageError if the mask is not a token, or occurs in an evaluation row.
     """
     if config.remove == "document":
         return None
@@ -273,7 +271,7 @@ def _run(
 
 
 def _check_same(job: FileJob) -> None:
-    """Raises UsageError unless a finished output is what the job would write."""
+    """Raises UsageError unless a finished output is that of the job."""
     manifest = orjson.loads(read_file(job.path(job.manifest)) or b"{}")
     if manifest.get("fingerprint") != job.facts["fingerprint"]:
         difference = option_that_differs(manifest, job.facts["options"]) or (
@@ -348,11 +346,7 @@ class WrittenFile(NamedTuple):
 
 
 def write_file(job: FileJob, file: TrainingFile, run: JobRun) -> WrittenFile:
-    """Writes the new file of a training file, unless an earlier attempt has.
-
-    Raises:
-      ProbelineError: the file has changed since the scan.
-    """
+    """Writes the new file of a training file, unless an earlier attempt has."""
     done_path = job.done_path(f"{file.number:06d}.json")
     if (counts := _read_done(done_path, file)) is not None:
         return WrittenFile(file.number, file.file.path, counts)
@@ -414,7 +408,7 @@ def _counts_of(file: WrittenFile) -> dict[str, Any]:
 
 
 def print_removal(output: str) -> None:
-    """Prints what a removal did with records and characters."""
+    """Prints the numbers of records and characters kept and removed."""
     counts = _read_counts(f"{output}/{layout.REMOVAL_MANIFEST}")
     print(
         f"{counts['records_in']:,} records: {counts['records_in'] - counts['contaminated']:,} "

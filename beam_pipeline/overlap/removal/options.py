@@ -71,11 +71,7 @@ class RemovalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FileJobOptions:
-    """The options of both commands.
-
-    Raises:
-      UsageError: a value is not allowed.
-    """
+    """The options of both commands."""
 
     result_path: str = flag("Folder of a finished result of the overlap job.", group="input")
     output_path: str = flag("Folder of the output.", group="output")
@@ -154,11 +150,7 @@ def attributes_parser() -> OneLineParser:
 def parse[Options: FileJobOptions](
     argv: Sequence[str], parser: OneLineParser, options: type[Options]
 ) -> "tuple[Options, PipelineOptions]":
-    """Returns the options of a command line, and Beam's.
-
-    Raises:
-      UsageError: a flag is unknown or its value is not allowed.
-    """
+    """Returns the options of a command line, and Beam's; raises UsageError for an invalid flag."""
     known: argparse.Namespace
     known, rest = parser.parse_known_args(argv)
     found = from_flags(options, vars(known))

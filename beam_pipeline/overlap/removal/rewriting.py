@@ -152,16 +152,10 @@ class _Unclosed:
 def rewrite_json(
     blocks: Iterable[bytes], may_be_array: bool, write: Write, changes: Changes, fields: Fields
 ) -> int:
-    """Copies JSON lines or one array, with the changes to contaminated records.
+    """Copies JSON lines or one array with the changes; returns the number of records.
 
-    Args:
-      blocks: the file without its byte order mark, cut anywhere.
-
-    Returns:
-      The number of records.
-
-    Raises:
-      ProbelineError: an element of an array exceeds the max record size.
+    `blocks` is the file without its byte order mark, cut anywhere. Raises ProbelineError if an
+    array element exceeds the max record size.
     """
     blocks = iter(blocks)
     first = next(blocks, b"")

@@ -80,10 +80,7 @@ class DocumentReader:
         self._held = pa.table({})
 
     def within(self, first_row: int, stop_row: int) -> Documents:
-        """Returns the documents in [first_row, stop_row), and drops those before `first_row`.
-
-        Successive calls must be for ascending ranges.
-        """
+        """Returns the documents in [first_row, stop_row), and drops those before; ranges ascend."""
         tables = [self._held] if len(self._held) else []
         while not tables or tables[-1].column("train_row")[-1].as_py() < stop_row:
             table = next(self._tables, None)
@@ -143,14 +140,9 @@ def plan_files(
     folder: str,
     new_name: Callable[[str], str] = str,
 ) -> list[TrainingFile]:
-    """Returns the training files of a result in its order.
+    """Returns the training files of a result in order; new paths keep the layout of the inputs.
 
-    Args:
-      input_paths: the values of --input_path, whose layout below them `folder` copies.
-      new_name: maps the name of a training file to that of its new file.
-
-    Raises:
-      UsageError: two files would have the same name, or a name is not allowed.
+    Raises UsageError if two files would have the same name, or a name is not allowed.
     """
     counts: Counter[str] = Counter()
     for table in read_row_groups(f"{result_path}/{layout.DOCUMENTS}", ["train_path"]):

@@ -70,8 +70,6 @@ def write_report(
 
     Args:
       output_path: the job's --output_path, local or on any filesystem of Beam.
-      html: the path of the page.
-      png: the path of the image.
       num_instances: number of rows shown with their texts.
       removed: folders of clean corpora made from this output.
 

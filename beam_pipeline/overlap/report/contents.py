@@ -135,7 +135,7 @@ class Taken(msgspec.Struct):
 
 
 class Removal(msgspec.Struct):
-    """What a removal would take: in all, by evaluation set and by training file."""
+    """The effect of a removal: in all, by evaluation set and by training file."""
 
     total: Taken
     by_set: list[Taken]  # a document may count in several sets
@@ -363,10 +363,9 @@ _TAKEN_SCHEMA = pa.schema([("name", pa.string()), *((name, pa.int64()) for name 
 
 
 def _removal(output: Output) -> Removal:
-    """Sums what a removal takes of each contaminated document.
+    """Sums the effect of a removal on each contaminated document.
 
-    Results lack the lengths of documents, so characters are the shared ones, which a mask replaces,
-    and those within the margin, which a split removes.
+    Results lack document lengths, so only shared characters and margins are counted.
     """
     by_file, by_set = [_TAKEN_SCHEMA.empty_table()], [_TAKEN_SCHEMA.empty_table()]
     columns = ["train_path", "eval_datasets", "spans"]
@@ -406,7 +405,7 @@ def _sums(taken: pa.Table) -> pa.Table:
 
 
 def _taken(spans: pa.ListArray) -> pa.Table:
-    """Returns what a removal takes of each document, from its merged spans."""
+    """Returns the effect of a removal on each document, from its merged spans."""
     num, places = len(spans), pc.list_flatten(spans)
     starts, ends = (np.asarray(one, np.int64) for one in places.flatten())
     documents = np.asarray(pc.list_parent_indices(spans), np.int64)
@@ -420,7 +419,7 @@ def _taken(spans: pa.ListArray) -> pa.Table:
     return pa.table([one.astype(np.int64) for one in columns], names=list(_TAKEN))
 
 
-# --- what is not counted --------------------------------------------------------------------------
+# --- fields --------------------------------------------------------------------------------------
 
 
 def _field_hits(output: Output) -> list[FieldHits]:
@@ -440,7 +439,7 @@ def _field_hits(output: Output) -> list[FieldHits]:
 
 
 class Lost(msgspec.Struct):
-    """What contaminated documents lost, in all or for one evaluation set."""
+    """Losses of contaminated documents, in all or for one evaluation set."""
 
     contaminated: int
     records_removed: int
@@ -450,7 +449,7 @@ class Lost(msgspec.Struct):
 
 
 class Removed(msgspec.Struct):
-    """What a removal took, from its manifest."""
+    """The effect of a removal, from its manifest."""
 
     options: dict[str, Any]
     counts: Lost
@@ -459,12 +458,7 @@ class Removed(msgspec.Struct):
 
 
 def read_removed(folder: str, removal: Removal) -> Removed:
-    """Reads the manifest of a removal.
-
-    Raises:
-      UsageError: the folder is not a finished clean corpus of this result (the numbers of
-        contaminated documents differ).
-    """
+    """Reads the manifest of a removal; raises UsageError unless it was made from this result."""
     folder = folder.rstrip("/")
     if not files.exists(f"{folder}/{SUCCESS_NAME}"):
         raise UsageError(

@@ -56,11 +56,7 @@ class Instance:
 def read_instances(
     output: Output, rows: Sequence[Row], details: str, advance: Advance
 ) -> list[Instance]:
-    """Returns some rows with their documents, and passages of the texts in the output.
-
-    Args:
-      details: the job's --details.
-    """
+    """Returns some rows with their documents, and passages of the texts that --details kept."""
     instances = [Instance(row, []) for row in rows]
     for place, document in _documents(_best_matches(output, rows, advance)):
         instances[place].documents.append(document)
@@ -78,10 +74,7 @@ def num_bytes_read(output: Output, details: str) -> int:
 
 
 def _best_matches(output: Output, rows: Sequence[Row], advance: Advance) -> pa.Table | None:
-    """Returns the matches of each row's best documents; None without rows.
-
-    Columns: ROW_KEY, the document, _VALUES and `place`, the row's index.
-    """
+    """Returns the matches of each row's best documents, with the row's index as `place`."""
     keys = pa.table({name: [getattr(row, name) for row in rows] for name in ROW_KEY})
     keys = keys.append_column("place", pa.array(range(len(rows)), pa.int64()))
     best = None

@@ -78,10 +78,7 @@ class Output:
             return msgspec.json.decode(stream.read(), type=record_type)
 
     def lines(self, name: str, advance: Advance = _ignore) -> Iterator[list[bytes]]:
-        """Yields the lines of a file, compressed or not, about 1 MiB at a time.
-
-        Files that only some runs write may be missing.
-        """
+        """Yields the lines of a file, about 1 MiB at a time; an _OPTIONAL file may be missing."""
         path = self.file(name)
         if name in _OPTIONAL and not files.exists(path):
             return
@@ -100,13 +97,7 @@ class Output:
                 yield from (decoded(line, decoder) for line in lines)
 
     def table(self, name: str, schema: pa.Schema) -> pa.Table:
-        """Returns the records of a JSON lines file as a table.
-
-        Lone surrogates are escaped, as in the output's Parquet files.
-
-        Args:
-          schema: the fields that every record has; others are ignored.
-        """
+        """Returns the records of a JSON lines file, with lone surrogates escaped, as a table."""
         with reading(self.file(name)):
             tables = [_parsed(lines, schema) for lines in self.lines(name)]
         return pa.concat_tables([schema.empty_table(), *tables])

@@ -75,12 +75,7 @@ def page(
     instances: Sequence[Instance],
     removed: Sequence[Removed] = (),
 ) -> bytes:
-    """Returns the page, rendered from page.html.jinja.
-
-    Args:
-      path: the output of the job.
-      removed: removals made from it.
-    """
+    """Returns the page, rendered from page.html.jinja, about the output at `path`."""
     style, script, template = (
         part("beam_pipeline.overlap.report", f"page.{suffix}")
         for suffix in ("css", "js", "html.jinja")
@@ -211,7 +206,7 @@ def _by_set(hits: dict[str, int]) -> str:
 
 
 def _ways(taken: Taken) -> Iterator[list[str]]:
-    """Describes what each way of removal takes; nothing if no document is contaminated."""
+    """Describes the effect of each way of removal; empty if no document is contaminated."""
     if not taken.num_documents:
         return
     characters = number_of(taken.num_shared_chars, "character")

@@ -27,10 +27,9 @@ class Piece(NamedTuple):
 
 
 def passages(text: str, spans: Sequence[Span]) -> list[Piece]:
-    """Cuts a text into pieces: a short one whole, a long one only around its shared places.
+    """Cuts a text into pieces: a short one whole, a long one only around its longest shared places.
 
-    Args:
-      spans: the shared ranges, merged and not empty; if there are many, the longest are shown.
+    `spans` are merged and not empty.
     """
     pieces: list[Piece] = []
     at = 0

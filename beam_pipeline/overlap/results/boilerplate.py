@@ -43,12 +43,7 @@ def bucket_of(shared: np.ndarray) -> np.ndarray:
 def find_boilerplate(
     shared: np.ndarray, max_document_frequency: int, dropped: np.ndarray
 ) -> np.ndarray:
-    """Returns the SHARED_COUNTS of n-grams that are in too many documents or dropped.
-
-    Args:
-      max_document_frequency: 0 is unlimited.
-      dropped: KEYS.
-    """
+    """Returns the SHARED_COUNTS of n-grams that are in too many documents or in `dropped` KEYS."""
     is_found = np.isin(_numbers(shared), _numbers(dropped))
     if max_document_frequency:
         is_found |= shared["documents"] > max_document_frequency
@@ -126,11 +121,7 @@ def write_boilerplate_lines(
 
 
 def read_ngrams(file: FileVersion) -> Iterator[str]:
-    """Yields the n-grams of a file of JSON lines.
-
-    Raises:
-      ProbelineError: a line is not a record with an n-gram, or its tokens are ambiguous.
-    """
+    """Yields the n-grams of a JSON lines file; raises ProbelineError for an invalid line."""
     lines = read_lines(file.path)
     with unchanged(file):
         for number in itertools.count(1):
@@ -167,11 +158,7 @@ def _ngram_of(record: Any) -> str:
 def find_ngrams(
     ngrams: Iterable[str], indexes: Sequence[Index], postings: Sequence[Postings]
 ) -> np.ndarray:
-    """Returns the KEYS of those n-grams, tokens joined by spaces, that an evaluation row has.
-
-    Args:
-      indexes, postings: one per index shard.
-    """
+    """Returns the KEYS of those n-grams, tokens joined by spaces, that an evaluation row has."""
     found = [np.empty(0, KEYS)]
     for some in itertools.batched(ngrams, _LINES_AT_A_TIME):
         utf8, bounds = text_buffers(list(some))

@@ -175,10 +175,7 @@ def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:
 def write_eval_tokens(
     path: str, temp_folder: str, texts: Iterable[Texts], tokenizer: Tokenizer
 ) -> None:
-    """Writes the sorted hashes of the distinct tokens of some texts.
-
-    They let a removal check its mask without the evaluation sets.
-    """
+    """Writes the sorted hashes of distinct tokens, with which a removal checks its mask."""
     found, waiting, num_waiting = np.empty(0, np.uint64), [], 0
     for utf8, bounds in texts:
         for batch in token_batches(utf8, bounds, tokenizer):

@@ -114,12 +114,7 @@ def measure_unit(
 def pack_counts(
     paths: Sequence[str], rows: np.ndarray, postings: Sequence[Postings], keep: Keep | None = None
 ) -> Iterator[tuple[int, PackedCounts]]:
-    """Yields the counts of a work unit by bucket of evaluation rows, in bounded memory.
-
-    Args:
-      rows: from `measure_unit`.
-      postings: one per index shard.
-    """
+    """Yields the counts of a work unit by bucket, in bounded memory, given its ROW_COUNTS."""
     for bucket, here in _by_bucket(rows["number"]):
         yield bucket, PackedCounts.of(Counts(np.empty(0, NGRAM_COUNTS), rows[here]))
     for keep_part in _parts(paths, keep):

@@ -55,11 +55,7 @@ class DetailsOptions(NamedTuple):
 
 
 class Evaluation:
-    """The evaluation side for the expansion of matches.
-
-    Args:
-      postings: one per index shard.
-    """
+    """The evaluation side for the expansion of matches, with the postings of each index shard."""
 
     def __init__(self, rows: EvaluationRows, postings: Sequence[Postings]):
         self.rows, self.postings = rows, postings
@@ -203,12 +199,7 @@ class UnitLines:
         )
 
     def write(self, found: BlockMatches, files: LazyFiles, quota: int | None) -> None:
-        """Writes the lines of some matches.
-
-        Args:
-          files: gets details.gz, train_texts.gz and left_out.
-          quota: max lines of the work unit.
-        """
+        """Writes details.gz, train_texts.gz and left_out, up to the work unit's quota."""
         documents, is_new = self._pieces(found.block)
         if is_new:
             self._last_text = -1
@@ -252,11 +243,7 @@ class UnitLines:
 
 
 def quotas(num_kept: Sequence[int], max_details: int | None) -> list[int | None]:
-    """Returns the max details of each work unit, so that the first `max_details` are written.
-
-    Args:
-      num_kept: by work unit in the order of the output, after --max_details_per_pair.
-    """
+    """Returns the max details of each work unit, so that the first `max_details` are written."""
     if max_details is None:
         return [None] * len(num_kept)
     before = np.cumsum([0, *num_kept], dtype=np.int64)[: len(num_kept)]

@@ -98,13 +98,7 @@ def expand_unit(
     keep: Keep | None = None,
     quota: int | None = None,
 ) -> ExpandedUnit:
-    """Writes the files of a work unit.
-
-    Args:
-      prefix: the beginning of the paths of the files.
-      keep: a filter of n-grams (`read_boilerplate`).
-      quota: max details of the work unit, from `quotas`.
-    """
+    """Writes the files `prefix`.* of a work unit, with at most `quota` details."""
     with LazyFiles(prefix, temp_folder) as files:
         details = UnitLines(scanned, evaluation, options)
         instances = _InstanceLines(files, scanned, evaluation)

@@ -108,11 +108,7 @@ def letters_path(path: str) -> str:
 def write_match_file(
     path: str, temp_folder: str, scanned: Iterable[tuple[DocumentBatch, SharedNgrams]]
 ) -> ScanSummary:
-    """Writes the results of a scan, a few MiB at a time; the match file appears last, complete.
-
-    Args:
-      scanned: batches of one work unit, with their shared n-grams.
-    """
+    """Writes the results of a scan, a few MiB at a time; the match file appears last, complete."""
     totals = Counter(dict.fromkeys(set(ScanSummary._fields) - {"letters"}, 0))
     letters: Counter[str] = Counter()
     options = {"use_dictionary": False, "write_statistics": False}
@@ -201,11 +197,7 @@ def _explained(path: str) -> AbstractContextManager[None]:
 
 
 def read_summary(path: str) -> ScanSummary:
-    """Returns the summary of the scan that wrote a match file.
-
-    Raises:
-      ProbelineError: the file is not a match file.
-    """
+    """Returns the summary of the scan that wrote a match file."""
     with _explained(path), open_parquet(path) as file:
         text = (file.metadata.metadata or {}).get(_SUMMARY_KEY.encode())
     if text is None:

@@ -108,10 +108,9 @@ def read_matches(
     keep: Keep | None = None,
     only_counts: bool = False,
 ) -> Iterator[BlockMatches]:
-    """Yields all matches in a work unit's match files, in order and bounded memory.
+    """Yields all matches in a work unit's match files, in bounded memory.
 
-    Args:
-      only_counts: omits texts and the order of `Matches`.
+    With `only_counts`, omits texts and the order of `Matches`.
     """
     for block in read_blocks(paths, keep, not only_counts):
         for matches in expand_block(block, postings, not only_counts):
@@ -145,12 +144,7 @@ def _by_shard(block: Block, postings: Sequence[Postings]) -> Iterator[_OfShard]:
 def expand_block(
     block: Block, postings: Sequence[Postings], in_order: bool = True
 ) -> Iterator[Matches]:
-    """Yields all matches of a block in bounded memory.
-
-    Args:
-      postings: one per index shard.
-      in_order: whether to sort the matches of each piece.
-    """
+    """Yields all matches of a block in bounded memory, given the postings of each index shard."""
     shards = list(_by_shard(block, postings))
     lengths, weights = (np.empty(len(block.ngrams), np.int64) for _ in range(2))
     for found in shards:
@@ -243,11 +237,7 @@ def _settle_ties(order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: 
 def take_lists(
     which: np.ndarray, bounds: np.ndarray, *columns: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Returns the bounds and values of some lists, each values[bounds[i]:bounds[i + 1]].
-
-    Args:
-      columns: values of lists that share `bounds`.
-    """
+    """Returns the bounds of some lists, and their values in each column that has such bounds."""
     taken = np.append(0, np.cumsum(bounds[which + 1] - bounds[which]))
     return taken, *(_copy_lists(which, bounds, values, taken) for values in columns)
 

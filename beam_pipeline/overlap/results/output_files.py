@@ -222,7 +222,7 @@ class LazyFiles(ExitStack):
 
 
 def escape_surrogates(text: str) -> str:
-    """Returns a text for Parquet, with lone surrogates escaped, `\ud800`."""
+    """Returns a text for Parquet, with lone surrogates escaped, `\\ud800`."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

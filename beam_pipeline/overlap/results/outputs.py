@@ -61,7 +61,7 @@ _Chunks = Iterable[bytes | memoryview]
 
 
 class FileGroup(NamedTuple):
-    """The files of a group; None if empty."""
+    """The files of a group; a path is None if its file would be empty."""
 
     number: int
     hits_path: str | None  # FILE_HITS, sorted: evaluation rows hit by each training file

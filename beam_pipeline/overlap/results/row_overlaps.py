@@ -214,12 +214,7 @@ def write_bucket(
 ) -> BucketFiles:
     """Writes the lines of a bucket to `prefix`.ngrams.gz and `prefix`.coverage.jsonl.
 
-    Args:
-      texts: the tokens of all evaluation rows.
-      boilerplate: the bucket's NGRAM_KEYS that do not count, sorted.
-
-    Raises:
-      ProbelineError: the counts belong to other rows.
+    `boilerplate` has the bucket's sorted NGRAM_KEYS that do not count.
     """
     ngrams_path, coverage_path = f"{prefix}.ngrams.gz", f"{prefix}.coverage.jsonl"
     dropped = np.empty(0, NGRAM_KEYS) if boilerplate is None else boilerplate

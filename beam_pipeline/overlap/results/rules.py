@@ -42,11 +42,7 @@ NO_RULES = "none"
 
 
 def named_rules(names: str) -> list[Rule]:
-    """Returns the distinct published rules with these comma-separated names.
-
-    Raises:
-      UsageError: a name is unknown.
-    """
+    """Returns the distinct published rules with comma-separated names; UsageError for others."""
     given = [] if names == NO_RULES else [name.strip() for name in names.split(",")]
     if unknown := [name for name in given if name not in PUBLISHED]:
         raise UsageError(
@@ -62,13 +58,7 @@ def threshold_rule(n: int, share: float) -> Rule:
 
 
 def rules_of(names: str, threshold: float, shortest: int) -> tuple[Rule, ...]:
-    """Returns the rules of a run: published ones in order, then that of --threshold.
-
-    Args:
-      names: the value of --rules.
-      threshold: min dirty coverage; 0 adds no rule.
-      shortest: the shortest n of --ngram_length.
-    """
+    """Returns the published rules named by --rules, then that of --threshold unless it is 0."""
     rules = named_rules(names)
     if threshold:
         rules.append(threshold_rule(shortest, threshold))

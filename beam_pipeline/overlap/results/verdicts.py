@@ -28,15 +28,12 @@ def row_scores(rule: Rule, hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RuleResult:
-    """The verdicts of a rule.
-
-    Attributes:
-      scores: float64 [instances], the highest of each instance's rows.
-    """
+    """The verdicts of a rule."""
 
     def __init__(self, rule: Rule, hits: np.ndarray, instance_of_row: np.ndarray, num: int):
         self.rule = rule
         found, scores = row_scores(rule, hits)
+        # float64 [instances], the highest of each instance's rows.
         self.scores, self._long_scores = np.zeros(num), np.zeros(num)
         instances = instance_of_row[found["number"]]
         np.maximum.at(self.scores, instances, scores)
@@ -118,10 +115,6 @@ def field_records(
     """Yields a record for each evaluation row with a hit in some field.
 
     With --eval_fields=each the texts of a field are an evaluation set of their own, `SET:FIELD`.
-
-    Args:
-      fields: those of a row, in order.
-      hits: HITS of the texts.
     """
     # By index of the evaluation set, path and row.
     found: dict[tuple[int, str, int], dict[str, Any]] = {}
