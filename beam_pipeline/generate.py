@@ -63,7 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> OneLineParser:
-    """Returns the parser of the flags."""
     parser = OneLineParser(
         "beam_pipeline.generate",
         "Writes simulated ping measurements, and the truth behind them, as Parquet.",

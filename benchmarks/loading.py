@@ -35,7 +35,7 @@ from benchmarks.runner import FIGURES, Bench, Found
 
 _PACKAGES = ("array-record", "grain", "numba", "numpy", "pyarrow")
 # For a batch of 256 the seed's sampler reads 16 rows: some six seconds if they have 8 MiB. And 20 M
-# measurements make some 30 such rows, too few for 256 examples with different rows.
+# measurements make about 30 such rows, too few for 256 examples with different rows.
 _SMALL_BATCH_SIZE = 32
 _OPTIONS = ("seconds", "batch_size", "num_measurements", "seed")
 _SHOWN = {"tokens_per_s": "tokens/s", "tokens_per_cpu_s": "tokens/CPU s", "peak_mib": "MiB"}

@@ -1,7 +1,7 @@
 """The findings of a contender of the overlap bench, and the size of the searched text.
 
 The digest is of the n-grams by evaluation row, with their occurrences and documents. A peer that
-reports no n-grams has no digest.
+does not report n-grams has no digest.
 """
 
 import gzip

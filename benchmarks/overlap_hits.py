@@ -122,7 +122,7 @@ def _write(path: Path, records: Any) -> None:
         file.writelines(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in records)
 
 
-# --- commands and what they found ---------------------------------------------------------------
+# --- commands and findings ----------------------------------------------------------------------
 
 
 def command(name: str, corpus: Path, text: str, folder: Path) -> list[str]:

@@ -93,7 +93,7 @@ def generated_sets(num_rows: int, seed: int) -> dict[str, list[str]]:
 
 
 def _question(voice: Voice, earlier: list[str]) -> str:
-    if earlier and voice.rng.random() < 0.1:  # asked again, with another answer
+    if earlier and voice.rng.random() < 0.1:  # the same question, with a different answer
         again = voice.rng.choice(earlier).partition("\n")[0]
     else:
         again = f"Question: {voice.say('QUESTION')}"
@@ -138,7 +138,7 @@ def _text_of(line: bytes) -> str:
     return "\n".join(text for text in fields if isinstance(text, str) and text)
 
 
-# --- what rows have in common -------------------------------------------------------------------
+# --- shared text of rows ------------------------------------------------------------------------
 
 
 class Rows:
@@ -295,7 +295,7 @@ class Corpus:
     def _suits(self, kind: str, row: Row) -> bool:
         if (kind == SHORT) != (len(row.tokens) < GUARD):
             return False
-        # Distinct halves need a text of its own.
+        # Distinct halves need unshared text.
         return kind not in ("prefix", "suffix", "paraphrase") or (
             len(words_of(self.rows.own_text(row))) >= _MIN_HALVED
         )

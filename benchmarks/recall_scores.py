@@ -106,7 +106,7 @@ def _of_job(output: Path, datasets: Iterable[str]) -> Iterator[tuple[tuple[str, 
         yield ("rows", f"n = {length}"), {pair[1:] for pair in pairs}
     for rule in (*PUBLISHED.values(), threshold_rule(LENGTHS[0], THRESHOLD_SHARE)):
         listed: set = set()
-        for verdict in reversed(rule.verdicts[1:]):  # dirty, then all that is not clean
+        for verdict in reversed(rule.verdicts[1:]):  # dirty, then everything not clean
             for dataset in datasets:
                 lines = (output / rule_list_name(rule.name, dataset, verdict)).read_bytes()
                 rows = map(orjson.loads, lines.splitlines())

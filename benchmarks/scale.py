@@ -63,7 +63,7 @@ def shapes(sizes: Sequence[int]) -> list[Shape]:
     wanted += [_short(large, length) for length in (100, 10)]
     wanted.append(Shape("a hot probe", large // 2, 1000, hot_share=0.96))
     wanted.append(_all_probes(small, "prism"))
-    tenth = small // 10  # the difference shows what does not grow with the input
+    tenth = small // 10  # the difference shows costs that do not grow with the input
     wanted += [
         shape(size, "gcs") for shape in (_all_probes, _few_probes) for size in (tenth, small)
     ]

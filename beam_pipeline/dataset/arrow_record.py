@@ -1,8 +1,8 @@
 """A record as one Arrow IPC stream with one row, and its columns; `tf_example` is the other form.
 
 Streams have compact buffers, without validity bitmaps or slice offsets, so their bytes follow from
-their values alone. Arrow takes 40 µs to write a record of any size. It therefore writes only a
-template, and a kernel fills in the differences. A record consists of 8-byte words:
+their values alone. Arrow takes 40 µs to write a record of any size, so it writes only a template,
+and a kernel fills in the differences. A record consists of 8-byte words:
 
   schema | metadata: sizes and places of buffers | buffers, the measurements among them | end
 """

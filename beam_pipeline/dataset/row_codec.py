@@ -11,7 +11,7 @@ first bytes of `measurements` identify one of two encodings:
            0.049 % (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136
            years).
 """
-# pyarrow has no types.
+# pyarrow is untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false

@@ -2,7 +2,7 @@
 
 `row_codec` defines the formats and decodes them.
 """
-# pyarrow has no types, nor have kernels.
+# pyarrow and kernels are untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false

@@ -7,7 +7,7 @@ Every record is compared with its line in the row index, so a shard that was swa
 after the manifest was written is never used. A record of a TFRecord shard is found by the sizes of
 the records before it. ArrayRecord reads its shards itself, also on `gs://`.
 """
-# pyarrow and ArrayRecord have no types.
+# pyarrow and ArrayRecord are untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false

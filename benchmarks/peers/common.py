@@ -47,7 +47,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _FIXED_BYTES = 8 + 4 + 1 + 4  # of one measurement: time, text offset, version, rtt
 _LONGEST_ADDRESS = 39
 _FRAME_BYTES = 4096  # upper bound of Arrow's messages, padding and the record's other columns
-_MAX_WAITING_ROWS, _MAX_WAITING_MEASUREMENTS = 512, 1 << 18  # some 8 MiB until encoded
+_MAX_WAITING_ROWS, _MAX_WAITING_MEASUREMENTS = 512, 1 << 18  # about 8 MiB until encoded
 _SPLITS = ("train", "test")
 _RECORDS_AT_ONCE = 16
 
