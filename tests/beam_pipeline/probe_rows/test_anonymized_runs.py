@@ -21,7 +21,6 @@ from beam_pipeline.main import main
 from beam_pipeline.sources import inputs, reading
 from beam_pipeline.sources.anonymize import WITHHELD
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, fingerprint
-from benchmarks.engine_servers import Flink
 from tests.support.dataflow_api import DataflowApi
 from tests.support.dataflow_helpers import SHAPING, do_the_work, job_command, options_of, staged
 from tests.support.dataflow_helpers import bucket as bucket
@@ -209,13 +208,6 @@ def test_any_cutting_of_the_input_and_any_way_to_the_key_give_the_same_bytes(
         pq.write_table(part, tmp_path / f"in/{number}.parquet", row_group_size=37)
     again = make_dataset(tmp_path / "in", tmp_path / "out", "--anonymize=prefix_preserving")
     assert files_of(again) == files_of(whole)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_on_flink(whole: Path, source: Input, key_file: Path, tmp_path: Path, flink: Flink) -> None:
-    flags = [*flink.flags(2), *anonymized(key_file)]
-    assert files_of(make_dataset(source.path, tmp_path / "out", *flags)) == files_of(whole)
 
 
 # --- Dataflow -----------------------------------------------------------------------------------
