@@ -205,7 +205,7 @@ def test_an_active_job_keeps_its_output(
     assert [job.name for job in dataflow.jobs] == ["first", "second"]
 
 
-# --- refusals ---------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("returns_active_job", [False, True])

@@ -228,7 +228,7 @@ def test_on_gs(
     assert verify.main([rows]) == 0
 
 
-# --- days that overlap, and samples ----------------------------------------------------------------
+# --- days that overlap, and samples -------------------------------------------------------------
 
 _TABLE = measurements_table(1800, seed=21, num_probes=9)
 # The second day has a third of the first again, and some of its own rows twice.
