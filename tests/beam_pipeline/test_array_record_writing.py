@@ -204,8 +204,7 @@ def test_writer_options_reach_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("record_bytes", "ordered", "times"),
-    [(1024, True, 1), (1025, True, 2), (1025, False, 1)],
+    ("record_bytes", "ordered", "times"), [(1024, True, 1), (1025, True, 2), (1025, False, 1)]
 )
 def test_writes_per_record(
     monkeypatch: pytest.MonkeyPatch, record_bytes: int, ordered: bool, times: int

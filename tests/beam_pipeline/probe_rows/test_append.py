@@ -149,14 +149,6 @@ def test_any_number_of_appends_is_one_job(
     assert found == wanted
 
 
-def test_nothing_is_added_by_files_without_rows(old: Path, tmp_path: Path) -> None:
-    rows = copied(old, tmp_path)
-    assert append(write_input(tmp_path / "empty", _GOOD.slice(0, 0)), rows) == 0
-    assert files_of(rows) == files_of(old)
-    assert len(open_dataset(str(rows)).manifest.generations) == 2
-    assert verify.main([str(rows)]) == 0
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -167,11 +159,7 @@ def test_nothing_is_added_by_files_without_rows(old: Path, tmp_path: Path) -> No
     ],
 )
 def test_options_that_decide_bytes_are_those_of_the_dataset(
-    old: Path,
-    new_input: Path,
-    capsys: pytest.CaptureFixture[str],
-    flags: list[str],
-    message: str,
+    old: Path, new_input: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     before = files_of(old)
     assert append(new_input, old, *flags) == 2

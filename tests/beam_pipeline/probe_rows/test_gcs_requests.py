@@ -99,5 +99,5 @@ def test_a_large_shard_goes_up_in_chunks_and_bounded_memory(gcs: Gcs, passed_on)
     assert int(result.stdout) < 150  # MiB, the library's own modules among them
     chunks = [passed for passed in passed_on.requests if passed.method == "PUT"]
     assert len(chunks) == 19
-    found = gcs.info(path)
+    found = info(path)
     assert found is not None and found.num_bytes == 300 << 20
