@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.dataset.croissant import croissant
@@ -25,16 +24,11 @@ from beam_pipeline.dataset.row_codec import decode_record, is_ipv6
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from tests.support.helpers import ipc_stream, measurements_table
+from tests.support.probe_rows_on_disk import read_records, write_records
 
 NUM_SHARDS = 3
-
-
 NUM_MEASUREMENTS, NUM_DEAD_LETTERS = 6000 + 1500, 12
-
-
 TIED = "192.0.2.77"  # all of this probe's measurements have one time
-
-
 Where = tuple[str, int | None]
 
 
@@ -111,23 +105,19 @@ def edit(
 class DamagedDataset:
     """A dataset to be damaged."""
 
+    suffix = ".arrayrecord"
+
     def __init__(self, folder: Path):
         self.folder = folder
         self.shards = [
-            f"{s}/{s}_shard_{n:05d}-of-00003.arrayrecord" for s in SPLITS for n in range(3)
+            f"{s}/{s}_shard_{n:05d}-of-00003{self.suffix}" for s in SPLITS for n in range(3)
         ]
 
     def read(self, shard: str) -> list[bytes]:
-        reader = ArrayRecordReader(str(self.folder / shard))
-        records = reader.read_all()
-        reader.close()
-        return records
+        return read_records(self.folder / shard)
 
     def write(self, shard: str, records: list[bytes]) -> None:
-        writer = ArrayRecordWriter(str(self.folder / shard), "group_size:1,zstd:1")
-        for record in records:
-            writer.write(record)
-        writer.close()
+        write_records(self.folder / shard, records)
 
     def find(self, record: bytes) -> Where:
         """Returns where a record is now."""

@@ -46,36 +46,22 @@ SHARD = ("splits", "train", "shards", 0)
 EDITS = [
     (("format_version",), True),
     (("options",), None),
-    (("options",), "x"),
     (("options", "max_row_size_mb"), [8]),
-    (("options", "max_row_size_mb"), 0),
     (("options", "max_row_size_mb"), float("nan")),
     (("options", "train_ratio"), "0.9"),
-    (("options", "train_ratio"), 1e300),
     (("options", "num_shards"), -1),
     (("options", "output_format"), "csv"),
-    (("options", "measurement_encoding"), None),
     (("options", "anonymize"), 5),
-    (("versions",), ["1.0"]),
     (("versions", "probeline"), {}),
-    (("counts",), 7),
-    (("counts", "dead_letters"), 7),
     (("counts", "dead_letters"), {"rtt_null": -1}),
-    (("counts", "rows_read"), 1.5),
     (("counts", "rows_read"), True),
     (("counts", "measurements"), 2**70),
     (("splits",), {}),
     (("splits", "test"), None),
-    (("splits", "train", "num_probes"), -5),
-    (("splits", "train", "index_crc32c"), "x" * 8),
     ((*SHARD, "num_bytes"), "5"),
-    ((*SHARD, "num_records"), None),
-    ((*SHARD, "crc32c"), 5),
     ((*SHARD, "sha256"), "00"),
     ((*SHARD, "path"), "../secret"),
     ((*SHARD, "path"), "/etc/passwd"),
-    ((*SHARD, "path"), "train/../../secret"),
-    ((*SHARD, "path"), "train/.."),
     ((*SHARD, "path"), "train/\0"),
     ((*SHARD, "path"), "train/\x1b[2J"),
     ((*SHARD, "path"), "test/test_shard_00000-of-00001.arrayrecord"),
@@ -138,18 +124,14 @@ def change(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:
 
 INDEX_EDITS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "has shard 99": change("shard", 99),
-    "has shard -1": change("shard", -1),
     "has position 5000": change("position", 5000),
     f"has num_bytes {2**40}": change("num_bytes", 2**40),
-    "has n_measurements 0": change("n_measurements", 0),
     "has n_measurements 2147483647": change("n_measurements", 2**31 - 1),
     "has num_ipv6 -1": change("num_ipv6", -1),
     "has num_failed 2000000000": change("num_failed", 2_000_000_000),
     "has row_index -1": change("row_index", -1),
-    "has first_timestamp -1": change("first_timestamp", -1),
     "has last_timestamp 0": change("last_timestamp", 0),
     "has nulls in num_bytes": change("num_bytes", None),
-    "has nulls in first_timestamp": change("first_timestamp", None),
     "lines for": lambda table: table.slice(1),
     "its columns are": lambda table: table.drop_columns(["src_id"]),
 }
@@ -163,10 +145,7 @@ def test_invalid_row_index(folder: Path, message: str) -> None:
     edit(folder, "splits", "train", "index_crc32c", value=checksum)
     refusal = refusal_of(lambda: open_dataset(str(folder)).index("train"))
     assert message in refusal and "train/rows.parquet is not the row index" in refusal
-
-
-def test_row_index_is_not_parquet(folder: Path) -> None:
-    (folder / "train" / "rows.parquet").write_bytes(b"nothing")
+    path.write_bytes(b"nothing")
     edit(folder, "splits", "train", "index_crc32c", value=checksum_text(crc32c(b"nothing")))
     assert "cannot be read" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
 

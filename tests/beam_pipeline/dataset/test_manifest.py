@@ -21,10 +21,10 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.files import crc32c
 
 
-def a_manifest(format_version: int = FORMAT_VERSION) -> Manifest:
+def a_manifest() -> Manifest:
     shard = Shard("train/train_shard_00000-of-00001.arrayrecord", 3, 40, 5000, "0badcafe")
     return Manifest(
-        format_version=format_version,
+        format_version=FORMAT_VERSION,
         options={"train_ratio": 0.9, "measurement_encoding": "arrow", "num_shards": 0},
         versions={"pyarrow": "25.0.1", "probeline": "1.0"},
         counts=Counts(2, 43, 40, {"rtt_null": 2, "src_addr_invalid": 1}),
@@ -55,45 +55,13 @@ def refusal_of(path: Path | str) -> str:
 # --- the manifest's bytes -----------------------------------------------------------------------
 
 
-def test_manifest_round_trip():
-    assert Manifest.from_json(a_manifest().to_json()) == a_manifest()
-
-
 def test_manifest_is_sorted_json():
     data = a_manifest().to_json()
     values = json.loads(data)
     assert data == json.dumps(values, indent=2, sort_keys=True).encode() + b"\n"
+    assert Manifest.from_json(data) == a_manifest()
     assert values["format_version"] == FORMAT_VERSION
     assert values["splits"]["train"]["shards"][0]["crc32c"] == "0badcafe"
-
-
-def test_manifest_bytes_are_independent_of_order():
-    one = a_manifest()
-    other = Manifest(
-        one.format_version,
-        dict(reversed(one.options.items())),
-        dict(reversed(one.versions.items())),
-        Counts(2, 43, 40, dict(reversed(one.counts.dead_letters.items()))),
-        dict(reversed(one.splits.items())),
-    )
-    assert other.to_json() == one.to_json()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: b"",
-        lambda data: data[:-20],
-        lambda data: b"[]",
-        lambda data: b"{}",
-        lambda data: data.replace(b'"counts"', b'"accounts"'),
-        lambda data: data.replace(b'"num_probes"', b'"probes"'),
-        lambda data: data.replace(b'"crc32c"', b'"md5"'),
-    ],
-)
-def test_invalid_manifest_bytes(damage):
-    with pytest.raises(ValueError):
-        Manifest.from_json(damage(a_manifest().to_json()))
 
 
 def test_checksum_is_crc_32c():
@@ -113,10 +81,7 @@ def test_checksum_is_crc_32c():
         "/train",
         "/test/",
         "/train/*.arrayrecord",
-        "/train/train_shard_*",
-        "/train/train_shard_0000[0-3]-of-00001.arrayrecord",
-        "/test/test_shard_?????-of-00001.arrayrecord",
-        "/train/train_shard_00000-of-00001.arrayrecord",
+        "/test/test_shard_?????-of-0000[1-3].arrayrecord",
         "/train/train_shard_00000-of-00001.tfrecord",
     ],
 )
@@ -163,11 +128,6 @@ def test_missing_dataset(tmp_path, path):
     assert "is not a finished dataset" in refusal_of(tmp_path / path)
 
 
-def test_missing_manifest(dataset):
-    os.remove(dataset / MANIFEST_NAME)
-    assert refusal_of(dataset) == f"{dataset} has no manifest.json: copy the dataset as a whole"
-
-
 @pytest.mark.parametrize(
     "damage", [lambda data: data + b" ", lambda data: data.replace(b"40", b"41"), lambda data: b""]
 )
@@ -177,20 +137,16 @@ def test_modified_manifest(dataset, damage):
     assert "manifest.json has checksum" in refusal_of(dataset)
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0, 10**6])
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 0])
 def test_unsupported_format_version(dataset, version):
-    write_success(str(dataset), a_manifest(version).to_json())
+    """Its other fields are not read."""
+    write_success(str(dataset), json.dumps({"format_version": version, "parts": []}).encode())
     assert refusal_of(dataset) == (
         f"{dataset} has format version {version}, this Probeline reads {FORMAT_VERSION}: "
         "use the version that wrote it"
     )
-
-
-def test_newer_manifest_with_other_fields(dataset):
-    """Its fields are not looked at: the next format may have others."""
-    newer = json.dumps({"format_version": FORMAT_VERSION + 1, "parts": []}).encode()
-    write_success(str(dataset), newer)
-    assert f"format version {FORMAT_VERSION + 1}" in refusal_of(dataset)
+    os.remove(dataset / MANIFEST_NAME)
+    assert refusal_of(dataset) == f"{dataset} has no manifest.json: copy the dataset as a whole"
 
 
 # --- committing ---------------------------------------------------------------------------------

@@ -97,14 +97,6 @@ def test_example_bytes_equal_protobuf(row: RowColumns) -> None:
     assert example_bytes(row, len(row.measurements)) == len(record)
 
 
-@settings(max_examples=num_examples(100))
-@given(row=any_row, num_bytes=st.integers(0, 2**30))
-def test_predicted_example_size(row: RowColumns, num_bytes: int) -> None:
-    num_bytes = num_bytes >> 10 if num_bytes > 1 << 20 else num_bytes
-    sized = row._replace(measurements=bytes(num_bytes))
-    assert example_bytes(row, num_bytes) == len(encode_example(sized))
-
-
 def entries_of(record: bytes) -> list[bytes]:
     """Returns each feature as it stands in the record; all are shorter than 128 bytes."""
     features = record[3 if record[1] > 127 else 2 :]
@@ -143,17 +135,14 @@ BAD_EXAMPLES = {
     "one twice": (joined([*ENTRIES, ENTRIES[0]]), "repeated feature 'first_timestamp'"),
     "one more": (changed("rtt", lambda f: f.float_list.value.append(1)), "repeated feature 'rtt'"),
     "two numbers": (changed("row_index", lambda f: f.int64_list.value.append(1)), "more than one"),
-    "no number": (changed("src_id", lambda f: f.int64_list.value.clear()), "where 1 belongs"),
     "two floats": (
         changed("time_span_seconds", lambda f: f.float_list.value.append(1)),
         "takes 8 bytes",
     ),
-    "two addresses": (changed("src_addr", lambda f: f.bytes_list.value.append(b"")), "where 1"),
     "another kind": (changed("src_id", lambda f: f.float_list.value.append(1)), "[2] where 3"),
     "no kind": (changed("src_addr", lambda f: f.Clear()), "where 1 belongs"),
     "no text": (encode_example(ROW).replace(b"192.0.2.1", b"\xff92.0.2.1"), "is not UTF-8"),
     "a large index": (encode_example(ROW._replace(row_index=2**31)), "over 32 bits"),
-    "a large count": (encode_example(ROW._replace(n_measurements=2**40)), "over 32 bits"),
     "a name of no text": (encode_example(ROW).replace(b"src_id", b"\xff\xff\xff_id"), "unknown or"),
     "bytes behind it": (encode_example(ROW) + b"\x0a\x00", "[1, 1] where 1 belongs"),
     "a long varint": (b"\x0a" + b"\xff" * 11, "damaged at a number"),

@@ -60,9 +60,7 @@ def beams_bytes(records: Iterable[bytes]) -> bytes:
 
 @settings(max_examples=num_examples(60))
 @given(records=st.lists(st.binary(max_size=300), max_size=6))
-def test_file_bytes_equal_beam(
-    records: list[bytes], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_file_bytes_equal_beam(records: list[bytes], tmp_path_factory) -> None:
     path = write_file(tmp_path_factory.mktemp("file") / "f.tfrecord", records)
     assert path.read_bytes() == beams_bytes(records)
     assert list(read_tfrecord(str(path))) == records
@@ -174,9 +172,7 @@ def table() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def datasets(
-    table: pa.Table, tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, str], Path]:
+def datasets(table: pa.Table, tmp_path_factory) -> dict[tuple[str, str], Path]:
     folder = tmp_path_factory.mktemp("datasets")
     pq.write_table(table, folder / "in.parquet")
     return {
@@ -220,9 +216,7 @@ def test_formats_have_equal_records_and_shards(
 # --- training -----------------------------------------------------------------------------------
 
 
-def test_training_rejects_tfrecord(
-    datasets: dict[tuple[str, str], Path],
-) -> None:
+def test_training_rejects_tfrecord(datasets: dict[tuple[str, str], Path]) -> None:
     dataset = datasets["tfrecord", "arrow_ipc"]
     cure = ("training reads arrayrecord", "make the dataset again with --output_format=arrayrecord")
     shard = next(iter(dataset.glob("train/*.tfrecord")))
@@ -232,9 +226,7 @@ def test_training_rejects_tfrecord(
 
 
 @pytest.fixture(scope="module", params=ENCODINGS)
-def uncut(
-    table: pa.Table, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> dict[str, Path]:
+def uncut(table: pa.Table, tmp_path_factory, request) -> dict[str, Path]:
     """A dataset of one row a probe, by kind of record: cut rows would end a little elsewhere."""
     folder = tmp_path_factory.mktemp(f"uncut-{request.param}")
     pq.write_table(table, folder / "in.parquet")

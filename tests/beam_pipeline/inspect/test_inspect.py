@@ -14,10 +14,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import sample as inspect_sample
 from beam_pipeline.inspect.comparison import (
-    Comparison,
-    Verdict,
     compare_splits,
-    conclusion,
     judge,
     ks_distance,
 )
@@ -28,8 +25,7 @@ from beam_pipeline.inspect.statistics import weighted_quantiles
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.main import main
 from tests.support.helpers import measurements_table, reference_rows
-from tests.support.inspect_command import cells, said
-from tests.support.inspected import HOUR_US, day_of_pings, many_probes
+from tests.support.inspected import HOUR_US, cells, day_of_pings, many_probes, said
 from tests.support.probe_rows_on_disk import (
     RowSpec,
     make_measurements,
@@ -261,25 +257,6 @@ def test_no_test_set(tmp_path: Path, capsys, wide) -> None:
     assert "! There is no test set" in text and "Train against test" not in text
     dataset = open_dataset(str(tmp_path / "rows"))
     assert compare_splits({s: Index.of(dataset.index(s)) for s in ("train", "test")}, {}) == []
-
-
-def test_conclusions() -> None:
-    def of(*verdicts: Verdict) -> str:
-        found = conclusion(
-            [Comparison(f"{v} {at}", "a", "b", at / 10, None, v) for at, v in enumerate(verdicts)]
-        )
-        return f"{found.verdict}: {found.text}" if found else ""
-
-    assert of() == ""
-    assert of("alike") == ("alike: The test set is like the train set in all 1 respects compared.")
-    assert of("differs", "alike", "differs") == (
-        "differs: The test set differs from the train set in differs 2 and differs 0; in 1 of 3 "
-        "respects they are alike."
-    )
-    assert of("unlike", "differs", "unlike", "unlike") == (
-        "unlike: The test set is unlike the train set in unlike 3, unlike 2 and unlike 0 and "
-        "differs in differs 1; in 0 of 4 respects they are alike."
-    )
 
 
 def test_anonymized_addresses_are_reported(alike: Path, tmp_path: Path, monkeypatch) -> None:

@@ -18,7 +18,7 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows.grouping import PreGroup
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.sources import anonymize_key
-from beam_pipeline.sources.anonymize import Anonymizer, anonymizer_of
+from beam_pipeline.sources.anonymize import anonymizer_of
 from beam_pipeline.sources.anonymize_key import (
     KEY_VARIABLE,
     KeyReference,
@@ -27,7 +27,7 @@ from beam_pipeline.sources.anonymize_key import (
     parse_key,
 )
 from beam_pipeline.sources.options import ReadOptions
-from tests.support.anonymizing import KEY, replaced
+from tests.support.anonymizing import KEY
 from tests.support.anonymizing import folder as folder
 from tests.support.engines import Gcs
 
@@ -46,12 +46,9 @@ def test_a_key_is_32_bytes_or_64_hex_digits(data: bytes) -> None:
     ("data", "found"),
     [
         (b"", "has 0 hex digits"),
-        (KEY[:31], "has 31 bytes"),
         (KEY + b"\n", "has 33 bytes"),
         (KEY.hex()[:63].encode(), "has 63 hex digits"),
-        (KEY.hex()[:32].encode(), "has 32 hex digits"),
         (b"g" + KEY.hex()[1:].encode(), "has 64 bytes"),
-        (bytes(32), "1 different bytes"),
         (b"00" * 32, "1 different bytes"),
         (b"abcdefg" * 4 + b"abcd", "7 different bytes"),
     ],
@@ -100,9 +97,7 @@ def test_key_in_the_command_line(folder: Path, capsys: pytest.CaptureFixture) ->
         assert "do not use this key" in error and KEY.hex() not in error
 
 
-def test_local_key_with_dataflow(
-    folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_key_with_dataflow(folder: Path, capsys, monkeypatch) -> None:
     cloud = [
         *("--input=gs://b/in", "--output=gs://b/out", "--anonymize=prefix_preserving"),
         *("--runner=DataflowRunner", "--project=p", "--region=r", "--temp_location=gs://b/t"),
@@ -115,14 +110,6 @@ def test_local_key_with_dataflow(
         error = capsys.readouterr().err
         assert "Dataflow's workers do not see it" in error and "secret" in error
         assert error.count("\n") == 1
-
-
-def test_key_path_is_absolute(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reference = find_key("key")
-    monkeypatch.chdir(tmp_path_factory.mktemp("worker"))
-    assert replaced([1], anonymizer_of(reference)) == replaced([1], Anonymizer(KEY))
 
 
 def test_key_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.sources import atlas, measurements
+from beam_pipeline.sources import atlas
 from beam_pipeline.sources.options import AtlasSource
 from tests.support import documents
-from tests.support.bigquery import BIGQUERY_SCHEMA, PING_TYPE
+from tests.support.atlas_results import BIGQUERY_SCHEMA, PING_TYPE
 from tests.support.helpers import as_number
 from tests.support.job_runs import files_of, history, make_dataset, read_rows
-from tests.support.repository import ROOT
 
 DAY, START = "2026-11-01", 1_793_491_200  # its first second
 PINGS: list[dict[str, Any]] = [
@@ -172,9 +171,7 @@ def letters_of(dataset: Path) -> Counter:
 
 
 @pytest.fixture(scope="module", params=["from", "src_addr"])
-def of_dumps(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Path]:
+def of_dumps(request, tmp_path_factory) -> tuple[str, Path]:
     """A source and the dataset of the daily dumps with it."""
     folder = tmp_path_factory.mktemp("dumps")
     dumps = write_dumps(folder / "in", RESULTS)
@@ -206,8 +203,7 @@ def test_an_export_is_the_same_as_the_dumps(
 ) -> None:
     source, dumps = of_dumps
     export = write_export(tmp_path / "in", RESULTS, layout)
-    flags = ("--input_format=atlas_bigquery", f"--atlas_source={source}")
-    dataset = make_dataset(export, tmp_path / "out", *flags)
+    dataset = make_dataset(export, tmp_path / "out", f"--atlas_source={source}")
     assert files_of(dataset) == files_of(dumps)
     assert letters_of(dataset) == letters_of(dumps)
 
@@ -241,13 +237,3 @@ def test_the_documented_export_has_the_columns_of_the_job(
     schema = pq.ParquetFile(tmp_path / "in" / "ping-000000000000.parquet").schema
     read = {path.replace(".list.element.", ".") for path in atlas.bigquery_columns(schema, source)}
     assert selected(statement) == read
-
-
-def test_documented_reasons_of_dead_letters() -> None:
-    page = (ROOT / "docs" / "ripe_atlas.md").read_text()
-    (bullet,) = re.findall(
-        r"^- \*\*Dead letters\.\*\*.*?(?=^\S|\Z)", page, re.DOTALL | re.MULTILINE
-    )
-    named = set(re.findall(r"`([a-z_]+)`", bullet))
-    assert {"no_results", "dns_error", "rtt_null"} <= named
-    assert named <= {*atlas.LINE_REASONS, *measurements.REASONS}

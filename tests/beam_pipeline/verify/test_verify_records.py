@@ -1,11 +1,15 @@
-"""What is wrong with one record, and whether the command finds it."""
+"""Faults of one record, of a file or the manifest, and whether the command finds them."""
 
+import hashlib
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.dataset.row_codec import COMPACT_HEADER, RowKey, decode_record
@@ -15,7 +19,11 @@ from beam_pipeline.verify import __main__ as verify
 from tests.support.damaged_dataset import (
     TIED,
     DamagedDataset,
+    Where,
+    change_bytes,
+    checksum_of,
     edit,
+    encoding_not_that_of_the_options,
     found_by,
     one_batch,
 )
@@ -39,9 +47,7 @@ COLUMN_EDITS = {
 
 
 @pytest.mark.parametrize("name", COLUMN_EDITS)
-def test_wrong_row_column(
-    name: str, copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_row_column(name: str, copy: DamagedDataset, capsys) -> None:
     check, change = COLUMN_EDITS[name]
     record = copy.single()
     where = copy.replace(record, edit(record, **change(decode_record(record))))
@@ -75,9 +81,7 @@ MEASUREMENT_EDITS = {
 
 
 @pytest.mark.parametrize("name", MEASUREMENT_EDITS)
-def test_wrong_measurement(
-    name: str, copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_measurement(name: str, copy: DamagedDataset, capsys) -> None:
     check, change = MEASUREMENT_EDITS[name]
     record = copy.single()
     lists = one_batch(one_batch(record).to_pydict()["measurements"][0]).to_pydict()
@@ -172,9 +176,7 @@ COMPACT_EDITS = {
 
 
 @pytest.mark.parametrize("name", COMPACT_EDITS)
-def test_wrong_compact_row(
-    name: str, compact_copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_compact_row(name: str, compact_copy: DamagedDataset, capsys) -> None:
     checks, change = COMPACT_EDITS[name]
     record = compact_copy.single()
     edited = edit(record, **change(decode_record(record)))
@@ -182,3 +184,178 @@ def test_wrong_compact_row(
     found = found_by(capsys, compact_copy.folder)
     assert set(found) == set(checks.split())
     assert all(set(places) == {where} for places in found.values())
+
+
+# --- files and manifest ---------------------------------------------------------------------------
+
+
+def flip(data: bytearray) -> None:
+    data[20_000] ^= 1
+
+
+def test_flipped_byte(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = copy.shards[0]
+    change_bytes(copy, shard, flip)
+    found = found_by(capsys, copy.folder)
+    assert set(found) == {"files", "records"} and found["files"] == [(shard, None)]
+    ((name, record),) = found["records"]
+    assert name == shard and record is not None
+    with pytest.raises(RuntimeError, match="hash mismatch"):
+        ArrayRecordReader(str(copy.folder / shard)).read(record, record + 1)
+    copy.stamp(index=False)
+    assert found_by(capsys, copy.folder) == {"records": [(shard, record)]}
+
+
+def truncated(copy: DamagedDataset) -> Where:
+    change_bytes(copy, copy.shards[1], lambda data: data.__delitem__(slice(50_000, None)))
+    return copy.shards[1], None
+
+
+def missing(copy: DamagedDataset) -> Where:
+    (copy.folder / copy.shards[4]).unlink()
+    return copy.shards[4], None
+
+
+def extra(copy: DamagedDataset) -> Where:
+    name = "train/train_shard_00003-of-00004.arrayrecord"
+    shutil.copy(copy.folder / copy.shards[0], copy.folder / name)
+    return name, None
+
+
+def other_sha256(copy: DamagedDataset) -> Where:
+    def change(values: dict) -> None:
+        values["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
+
+    copy.manifest(change)
+    return copy.shards[0], None
+
+
+def misnamed(copy: DamagedDataset) -> Where:
+    name = "train/train_shard_0-of-3.arrayrecord"
+    (copy.folder / copy.shards[0]).rename(copy.folder / name)
+    copy.manifest(lambda values: values["splits"]["train"]["shards"][0].update(path=name))
+    return name, None
+
+
+def index_missing(copy: DamagedDataset) -> Where:
+    (copy.folder / "test/rows.parquet").unlink()
+    return "test/rows.parquet", None
+
+
+def change_index(copy: DamagedDataset, change: Callable[[pa.Table], pa.Table]) -> None:
+    path = copy.folder / "train/rows.parquet"
+    pq.write_table(change(pq.read_table(path)), path)
+    checksums = {
+        "index_crc32c": checksum_of(path.read_bytes()),
+        "index_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    copy.manifest(lambda values: values["splits"]["train"].update(checksums))
+
+
+def index_line_wrong(copy: DamagedDataset) -> Where:
+    def change(table: pa.Table) -> pa.Table:
+        lines = table.to_pylist()
+        at = next(i for i, line in enumerate(lines) if line["position"] == 2)
+        lines[at]["num_failed"] += 1
+        return pa.Table.from_pylist(lines, table.schema)
+
+    change_index(copy, change)
+    return copy.shards[0], 2
+
+
+def index_line_missing(copy: DamagedDataset) -> Where:
+    change_index(copy, lambda table: table.slice(0, table.num_rows - 1))
+    return copy.shards[2], len(copy.read(copy.shards[2])) - 1
+
+
+def index_of_other_columns(copy: DamagedDataset) -> Where:
+    change_index(copy, lambda table: table.drop_columns(["num_ipv6"]))
+    return "train/rows.parquet", None
+
+
+def letters_missing(copy: DamagedDataset) -> Where:
+    for path in (copy.folder / "dead_letter").iterdir():
+        path.unlink()
+    return "dead_letter", None
+
+
+def letters_lost(copy: DamagedDataset) -> Where:
+    (path,) = (copy.folder / "dead_letter").iterdir()
+    pq.write_table(pq.read_table(path).slice(1), path)
+    return "dead_letter", None
+
+
+def letters_with_one_bit_flipped(copy: DamagedDataset) -> Where:
+    (path,) = (copy.folder / "dead_letter").iterdir()
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1  # of a value
+    path.write_bytes(data)
+    return f"dead_letter/{path.name}", None
+
+
+def one_of_two_files_of_letters(copy: DamagedDataset) -> Where:
+    (path,) = (copy.folder / "dead_letter").iterdir()
+    path.rename(path.with_name("dead_letter_00000-of-00002.parquet"))
+    return "dead_letter/dead_letter_00001-of-00002.parquet", None
+
+
+def measurements_in_another_shard(copy: DamagedDataset) -> Where:
+    def change(values: dict) -> None:
+        shards = values["splits"]["train"]["shards"]
+        shards[1]["num_measurements"] += 1
+        shards[2]["num_measurements"] -= 1
+
+    copy.manifest(change)
+    return copy.shards[2], None
+
+
+OF_FILES: dict[Any, set[str]] = {
+    truncated: {"files", "records"},
+    missing: {"files"},
+    extra: {"files"},
+    other_sha256: {"files"},
+    misnamed: {"files"},
+    index_missing: {"files"},
+    index_line_wrong: {"index"},
+    index_line_missing: {"index"},
+    index_of_other_columns: {"index"},
+    letters_missing: {"dead_letters"},
+    letters_lost: {"dead_letters"},
+    letters_with_one_bit_flipped: {"dead_letters"},
+    one_of_two_files_of_letters: {"dead_letters"},
+    measurements_in_another_shard: {"totals"},
+    encoding_not_that_of_the_options: {"encoding"},
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "field", "value", "checks"),
+    [
+        (["counts"], "rows_read", 1, {"counts"}),
+        (["splits", "test"], "num_bytes", 1, {"counts"}),
+        (["splits", "test"], "num_probes", 1, {"totals", "counts"}),
+        (["options"], "num_shards", 4, {"totals"}),
+    ],
+)
+def test_wrong_number_in_the_manifest(
+    keys: list[str], field: str, value: int, checks: set[str], copy: DamagedDataset, capsys
+) -> None:
+    def change(values: dict) -> None:
+        for key in keys:
+            values = values[key]
+        values[field] = value
+
+    copy.manifest(change)
+    found = found_by(capsys, copy.folder)
+    assert set(found) == checks
+    assert all(("manifest.json", None) in places for places in found.values())
+
+
+@pytest.mark.parametrize("damage", OF_FILES, ids=lambda damage: damage.__name__)
+def test_faults_of_files_and_manifest(
+    damage: Callable[[DamagedDataset], Where], copy: DamagedDataset, capsys
+) -> None:
+    where = damage(copy)
+    found = found_by(capsys, copy.folder)
+    assert set(found) == OF_FILES[damage]
+    assert all(where in places for places in found.values())
