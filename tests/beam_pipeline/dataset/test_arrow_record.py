@@ -10,30 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset import arrow_record, row_codec
-from beam_pipeline.dataset.arrow_record import (
-    FIELDS,
-    RowColumns,
-    encode_record,
-    frame_records,
-)
+from beam_pipeline.dataset.arrow_record import FIELDS, RowColumns, encode_record, frame_records
 from beam_pipeline.dataset.layout import ENCODINGS
-from beam_pipeline.dataset.row_codec import (
-    MEASUREMENT_SCHEMA,
-    RECORD_SCHEMA,
-    decode_record,
-)
+from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA, RECORD_SCHEMA, decode_record
 from beam_pipeline.dataset.row_encoder import encode_row
-from tests.support.codec_rows import (
-    IPV4,
-    KEY,
-    golden_run,
-)
-from tests.support.helpers import (
-    arrow_record_bytes,
-    ipc_stream,
-    make_run,
-    run_of_tuples,
-)
+from tests.support.codec_rows import IPV4, KEY, golden_run
+from tests.support.helpers import arrow_record_bytes, ipc_stream, make_run, run_of_tuples
 from tests.support.properties import num_examples
 
 _int32 = st.integers(-(2**31), 2**31 - 1)

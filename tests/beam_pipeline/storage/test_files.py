@@ -19,13 +19,7 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError, Transp
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.storage import gcs as google_storage
-from beam_pipeline.storage.files import (
-    checksum_text,
-    crc32c,
-    file_infos,
-    read_file,
-    remove_folder,
-)
+from beam_pipeline.storage.files import checksum_text, crc32c, file_infos, read_file, remove_folder
 from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 from tests.conftest import Gcs
 from tests.support.warm_python import warm_python

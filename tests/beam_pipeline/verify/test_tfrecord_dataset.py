@@ -17,10 +17,7 @@ from beam_pipeline.dataset.tfrecord import TFRecordWriter, read_tfrecord
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from beam_pipeline.verify.dataset import PROMISES
-from tests.support.damaged_dataset import (
-    DamagedDataset,
-    found_by,
-)
+from tests.support.damaged_dataset import DamagedDataset, found_by
 from tests.support.engines import Gcs
 from tests.support.helpers import measurements_table
 
