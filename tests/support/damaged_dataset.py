@@ -1,4 +1,4 @@
-"""Datasets with one fault each, whose checksums and counts hide it."""
+"""Datasets to damage, whose checksums and counts hide the damage."""
 
 import hashlib
 import json
@@ -256,61 +256,3 @@ def found_by(
             place = fault[2], None if fault[3] is None else int(fault[3])
             found.setdefault(fault[1], []).append(place)
     return found
-
-
-def in_the_wrong_split(copy: DamagedDataset) -> Where:
-    record = copy.single()
-    copy.replace(record)
-    return copy.place(record, "test")
-
-
-def in_both_splits(copy: DamagedDataset) -> Where:
-    record = copy.hot()[2]
-    split = copy.find(record)[0].split("/")[0]
-    copy.replace(record)
-    return copy.place(record, "test" if split == "train" else "train")
-
-
-def in_the_wrong_shard(copy: DamagedDataset) -> Where:
-    record = copy.single()
-    other = next(shard for shard in copy.shards[:3] if shard != copy.find(record)[0])
-    copy.replace(record)
-    copy.write(other, sorted([*copy.read(other), record], key=order))
-    copy.stamp()
-    return copy.find(record)
-
-
-def out_of_order(copy: DamagedDataset) -> Where:
-    first, second, *rest = copy.read(copy.shards[0])
-    copy.write(copy.shards[0], [second, first, *rest])
-    copy.stamp()
-    return copy.shards[0], 1
-
-
-def row_twice(copy: DamagedDataset) -> Where:
-    record = copy.single()
-    shard, at = copy.replace(record, record, record)
-    return shard, at + 1 if at is not None else None
-
-
-def row_missing(copy: DamagedDataset) -> Where:
-    _, second, third, *_ = copy.hot()
-    copy.replace(second)
-    return copy.find(third)
-
-
-def first_row_missing(copy: DamagedDataset) -> Where:
-    first, second, *_ = copy.hot()
-    copy.replace(first)
-    return copy.find(second)
-
-
-def change_bytes(copy: DamagedDataset, path: str, change: Callable[[bytearray], Any]) -> None:
-    data = bytearray((copy.folder / path).read_bytes())
-    change(data)
-    (copy.folder / path).write_bytes(data)
-
-
-def encoding_not_that_of_the_options(copy: DamagedDataset) -> Where:
-    copy.manifest(lambda values: values["options"].update(measurement_encoding="compact"))
-    return copy.shards[0], 3

@@ -153,11 +153,6 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     ("module", "arguments", "package"),
     [
         ("beam_pipeline.main", ["--input=x", "--output=y"], "apache_beam"),
-        (
-            "beam_pipeline.overlap",
-            ["--input_path=x", "--decontaminate_source=y", "--output_path=z"],
-            "apache_beam",
-        ),
         ("training.analyze_padding", ["rows"], "grain"),
         ("training.train", ["tiny"], "maxtext"),
     ],

@@ -8,16 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import grain
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.io.tfrecordio import ReadFromTFRecord, _TFRecordUtil
-from array_record.python.array_record_module import ArrayRecordReader
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grain.experimental import TFRecordIterDataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from maxtext.input_pipeline.protos.example_pb2 import Example
 
 from beam_pipeline.array_record_io import WriteToArrayRecord
 from beam_pipeline.dataset import tfrecord
@@ -39,6 +38,7 @@ from tests.support.helpers import (
     runs_strategy,
 )
 from tests.support.loader_helpers import config_of, refusal_of
+from tests.support.probe_rows_on_disk import read_records
 from tests.support.properties import num_examples
 from training.dataset import build_dataset
 from training.rows.row_source import ProbeRowDataSource
@@ -189,21 +189,14 @@ def datasets(table: pa.Table, tmp_path_factory) -> dict[tuple[str, str], Path]:
     }
 
 
-def records_of(path: Path) -> list[bytes]:
-    """Returns the records of a shard as the format's own readers give them."""
-    if path.suffix == ".tfrecord":
-        return list(grain.experimental.TFRecordIterDataset(str(path)))
-    reader = ArrayRecordReader(str(path))
-    records = reader.read_all() if reader.num_records() else []
-    reader.close()
-    return records
-
-
 def shards_of(dataset: Path) -> dict[str, list[bytes]]:
-    paths = sorted(path for path in dataset.glob("*/*_shard_*"))
-    return {
-        path.relative_to(dataset).with_suffix("").as_posix(): records_of(path) for path in paths
-    }
+    """Returns the records of each shard as the format's own readers give them."""
+    shards = {}
+    for path in sorted(dataset.glob("*/*_shard_*")):
+        name = path.relative_to(dataset).with_suffix("").as_posix()
+        is_tfrecord = path.suffix == ".tfrecord"
+        shards[name] = [*TFRecordIterDataset(str(path))] if is_tfrecord else read_records(path)
+    return shards
 
 
 @pytest.mark.parametrize("record", RECORD_ENCODINGS)
@@ -281,47 +274,6 @@ def test_manifest_without_format_options(
 
 
 # --- the Example --------------------------------------------------------------------------------
-
-
-def example_class() -> Any:
-    """Returns protobuf's own class of tf.train.Example, made of its published schema."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="e.proto", package="tensorflow", syntax="proto3")
-    for name, kind in (("Bytes", field.TYPE_BYTES), ("Float", field.TYPE_FLOAT),
-                       ("Int64", field.TYPE_INT64)):  # fmt: skip
-        message = file.message_type.add(name=f"{name}List")
-        value = message.field.add(name="value", number=1, label=field.LABEL_REPEATED, type=kind)
-        value.options.packed = name != "Bytes"
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, name in enumerate(("Bytes", "Float", "Int64"), 1):
-        feature.field.add(
-            name=f"{name.lower()}_list", number=number, label=field.LABEL_OPTIONAL, oneof_index=0,
-            type=field.TYPE_MESSAGE, type_name=f".tensorflow.{name}List",
-        )  # fmt: skip
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)
-    entry.field.add(
-        name="value", number=2, label=field.LABEL_OPTIONAL, type=field.TYPE_MESSAGE,
-        type_name=".tensorflow.Feature",
-    )  # fmt: skip
-    features.field.add(
-        name="feature", number=1, label=field.LABEL_REPEATED, type=field.TYPE_MESSAGE,
-        type_name=".tensorflow.Features.FeatureEntry",
-    )  # fmt: skip
-    example = file.message_type.add(name="Example")
-    example.field.add(
-        name="features", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_MESSAGE,
-        type_name=".tensorflow.Features",
-    )  # fmt: skip
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
-
-
-Example = example_class()
 
 
 def to_protobuf(row: RowColumns) -> Any:

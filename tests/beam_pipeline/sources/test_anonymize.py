@@ -1,4 +1,4 @@
-"""The key of --anonymize: what is one, where it may lie, and that it does not travel."""
+"""--anonymize: its key, CryptoPAn as published, and no address of the input in what is read."""
 
 import base64
 import bz2
@@ -8,7 +8,7 @@ import json
 import pickle
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -40,11 +40,48 @@ from beam_pipeline.sources.anonymize_key import (
 from beam_pipeline.sources.inputs import inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
-from tests.support.anonymizing import KEY, one_row, replaced, replaced_text
-from tests.support.anonymizing import folder as folder
 from tests.support.engines import Gcs
-from tests.support.helpers import MAPPED_IPV4, canonical
+from tests.support.helpers import MAPPED_IPV4, as_number, canonical
 from tests.support.properties import num_examples
+
+KEY = bytes(range(7, 39))
+HALF = 0xFFFF_FFFF_FFFF_FFFF
+
+
+def replaced(numbers: Sequence[int], anonymizer: Anonymizer) -> list[int]:
+    """Returns what becomes of 128-bit addresses, IPv4 as ::ffff:a.b.c.d."""
+    hi = np.array([number >> 64 for number in numbers], np.uint64)
+    lo = np.array([number & HALF for number in numbers], np.uint64)
+    new = anonymizer.addresses(hi, lo)
+    return [high << 64 | low for high, low in zip(*(half.tolist() for half in new), strict=True)]
+
+
+def replaced_text(address: str, key: bytes) -> str:
+    (number,) = replaced([as_number(address)], Anonymizer(key))
+    return canonical(number)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a file of input and a key."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    pq.write_table(one_row(), tmp_path / "in.parquet")
+    (tmp_path / "key").write_bytes(KEY)
+    return tmp_path
+
+
+def one_row() -> pa.Table:
+    return pa.table(
+        {
+            "event_time": pa.array([1_700_000_000], pa.timestamp("s")),
+            "src_addr": ["192.0.2.9"],
+            "dst_addr": ["198.51.100.7"],
+            "ip_version": pa.array([4], pa.int8()),
+            "rtt": [3.5],
+        }
+    )
+
 
 SECRET = "projects/p/secrets/anonymize/versions/3"
 

@@ -358,28 +358,6 @@ class TestBigQuery:
         file = bigquery_file(schema)
         assert atlas.bigquery_schema_problem(file.schema_arrow, "from") is None
 
-    @pytest.mark.parametrize("compliant", [True, False])
-    def test_columns(self, compliant: bool) -> None:
-        """Whatever the writer calls the level between a list and its entries."""
-        sink = pa.BufferOutputStream()
-        table = pa.Table.from_pylist(ROWS, BIGQUERY_SCHEMA)
-        if not compliant:
-            pings = table.column("pings").cast(pa.list_(pa.field("item", PING_TYPE)))
-            table = table.set_column(table.schema.get_field_index("pings"), "pings", pings)
-        pq.write_table(table, sink, use_compliant_nested_type=compliant)
-        file = pq.ParquetFile(pa.BufferReader(sink.getvalue()))
-        level = "pings.list.element" if compliant else "pings.list.item"
-        columns = atlas.bigquery_columns(file.schema, "src_addr")
-        assert columns == [
-            "af",
-            "src_addr",
-            "dst_addr",
-            "start_time",
-            *(f"{level}.{name}" for name in ("timeout", "error", "rtt")),
-        ]
-        batch = next(file.iter_batches(columns=columns))
-        check_exploded(atlas.explode_bigquery(batch, "src_addr"), 0, len(ROWS), "src_addr")
-
     def test_is_bigquery_export(self) -> None:
         assert atlas.is_bigquery_export(BIGQUERY_SCHEMA)
         assert atlas.is_bigquery_export(pa.schema([("pings", pa.large_list(PING_TYPE))]))
@@ -391,9 +369,7 @@ class TestBigQuery:
         [
             ("start_time", pa.string(), "column 'start_time' of type string, .* a timestamp"),
             ("synth_addr", pa.binary(), "column 'synth_addr' of type binary, .* a string"),
-            ("af", pa.string(), "column 'af' of type string, .* an integer"),
             ("pings", pa.list_(pa.float64()), "type list<item: double>, .* a list of structs"),
-            ("pings", PING_TYPE, "of type struct<.*>, which must be a list of structs"),
             (
                 "pings",
                 pa.list_(pa.struct(list(PING_TYPE)[1:])),

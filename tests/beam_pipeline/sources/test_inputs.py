@@ -75,35 +75,6 @@ def test_path_is_not_utf_8(tmp_path: Path) -> None:
         match_files([str(tmp_path)])
 
 
-def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "UNIT_ROWS", 100)
-    files = [
-        MeasurementFile(FileVersion("a", 10, 1), "parquet", (30, 30, 30, 30)),
-        MeasurementFile(FileVersion("b", 10, 1), "parquet", (5,)),
-        MeasurementFile(FileVersion("c", 10, 1), "parquet", (500, 1)),
-        MeasurementFile(FileVersion("d", 10, 1), "atlas_json", ()),
-        MeasurementFile(FileVersion("e", 10, 1), "parquet", (), problem="cut off"),
-    ]
-    units = plan_units(files)
-    assert {unit.rows_in_all for unit in units} == {626}
-    pieces = [piece for unit in units for piece in unit.pieces]
-    groups = [
-        (piece.path, group)
-        for piece in pieces
-        if piece.input_format == "parquet"
-        for group in piece.row_groups
-    ]
-    assert sorted(groups) == [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("c", 0), ("c", 1)]
-    assert [unit.index for unit in units] == list(range(len(units)))
-    assert all(
-        sum(piece.num_rows for piece in unit.pieces) <= 100 or len(unit.pieces) == 1
-        for unit in units
-    )
-    assert {piece.path for piece in pieces} == {"a", "b", "c", "d", "e"}
-    firsts = {(piece.path, piece.first_row) for piece in pieces}
-    assert {("a", 0), ("a", 60), ("c", 0), ("c", 500)} <= firsts
-
-
 @given(
     num_files=st.integers(1, 200),
     file_rows=st.integers(0, 350),
@@ -111,7 +82,7 @@ def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> Non
     is_json=st.booleans(),
 )
 def test_units_are_even_for_one_two_and_four_workers(num_files, file_rows, group_rows, is_json):
-    """Each has at most a hundred rows and half a file or row group at either end."""
+    """Each row group is in one, which has at most a hundred rows and half a file at either end."""
     groups = tuple(min(group_rows, file_rows - first) for first in range(0, file_rows, group_rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "UNIT_ROWS", 100)
@@ -128,6 +99,11 @@ def test_units_are_even_for_one_two_and_four_workers(num_files, file_rows, group
     pieces = [piece for unit in units for piece in unit.pieces]
     if not is_json:
         assert sum(piece.num_rows for piece in pieces) == num_files * file_rows
+        found = [(int(piece.path), group) for piece in pieces for group in piece.row_groups]
+        assert sorted(found) == [(n, g) for n in range(num_files) for g in range(len(groups))]
+        for piece in pieces:
+            assert piece.first_row == group_rows * min(piece.row_groups, default=0)
+    assert [unit.index for unit in units] == list(range(len(units)))
     rows = [sum(piece.num_rows or piece.num_bytes // 10 for piece in unit.pieces) for unit in units]
     largest = file_rows if is_json else min(file_rows, 100 + group_rows)
     total = num_files * file_rows

@@ -157,26 +157,6 @@ def test_ip_version_does_not_hide_a_bad_destination():
         assert reasons_of(batch_of([BREAKS[reason]] * 256, ip_version=versions)) == [reason] * 256
 
 
-def test_kept_rows_keep_their_order_and_values():
-    rows = [
-        {"event_time": 3, "src_addr": "::FFFF:1.2.3.4", "dst_addr": "9.9.9.9", "rtt": 1.5},
-        {"event_time": 1, "src_addr": "bad"},
-        {
-            "event_time": 2,
-            "src_addr": "2001:DB8:0::1",
-            "dst_addr": "::5",
-            "ip_version": 6,
-            "rtt": -7,
-        },
-    ]
-    block, faults = check(batch_of(rows))
-    assert faults.rows.tolist() == [1]
-    assert times_of(block) == [3, 2]
-    assert addresses_of(block.src) == ["1.2.3.4", "2001:db8::1"]
-    assert addresses_of(block.dst) == ["9.9.9.9", "::5"]
-    assert block.rtt.tolist() == [1.5, -1.0]
-
-
 # --- types of columns, and the text of their values -----------------------------------------------
 
 

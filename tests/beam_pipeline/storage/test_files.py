@@ -13,7 +13,7 @@ from pathlib import Path
 
 import google.auth
 import pytest
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from array_record.python.array_record_module import ArrayRecordReader
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
@@ -22,6 +22,7 @@ from beam_pipeline.storage import gcs as google_storage
 from beam_pipeline.storage.files import checksum_text, crc32c, file_infos, read_file, remove_folder
 from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 from tests.conftest import Gcs
+from tests.support.probe_rows_on_disk import write_records
 from tests.support.warm_python import warm_python
 
 PATH = "gs://bucket/rows/manifest.json"
@@ -36,13 +37,6 @@ def refusal_of(call: Callable[[], object]) -> str:
 
 def info_of(data: bytes) -> FileInfo:
     return FileInfo(len(data), checksum_text(crc32c(data)))
-
-
-def write_records(path: Path, records: list[bytes]) -> None:
-    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
-    for record in records:
-        writer.write(record)
-    writer.close()
 
 
 # --- local --------------------------------------------------------------------------------------
