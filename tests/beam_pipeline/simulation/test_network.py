@@ -13,6 +13,28 @@ from beam_pipeline.simulation import measurements as simulated_measurements
 from tests.support.generated import NUM_MEASUREMENTS, NUM_PROBES, bytes_of, files_of, rows_of, run
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pings")
+    assert run(folder, num_measurements=NUM_MEASUREMENTS, num_probes=NUM_PROBES) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> pa.Table:
+    return rows_of(folder)
+
+
+@pytest.fixture(scope="module")
+def probes(folder: Path) -> pa.Table:
+    return pq.read_table(folder / "truth/probes.parquet")
+
+
+@pytest.fixture(scope="module")
+def anchors(folder: Path) -> pa.Table:
+    return pq.read_table(folder / "truth/anchors.parquet")
+
+
 def lookup(keys: pa.ChunkedArray, table: pa.Table, key: str, column: str) -> np.ndarray:
     """Returns table[column] where table[key] equals each of `keys`; every key must be found."""
     position = pc.index_in(keys, value_set=table[key].combine_chunks())
