@@ -86,7 +86,7 @@ def digest_of(function: Callable[..., Any]) -> str:
 
 
 def _globals_of(function: Callable[..., Any], code: types.CodeType) -> Iterator[tuple[str, object]]:
-    """Yields what names in a function's code may refer to: globals, attributes of modules."""
+    """Yields the globals and attributes of modules to which a function's code may refer."""
     namespaces = [function.__globals__]
     for name in code.co_names:
         if isinstance(value := function.__globals__.get(name), types.ModuleType):

@@ -6,8 +6,8 @@ At 35 billion measurements a chunk has a few thousand bytes. Such chunks are joi
 so that a bucket handles few large ones.
 
 With many probes, tables are a large part of a chunk. A packed table stores its columns one after
-another, as differences from the column's smallest value in as few bytes as the largest needs. An
-IPv4 address thus takes 4 bytes instead of 16, and a count mostly one:
+another, as differences from the column's smallest value, each in the bytes that the largest needs.
+An IPv4 address thus takes 4 bytes instead of 16, and a count mostly one:
 
   | number of probes uint64 | for each column: smallest value uint64, width uint64 | the columns |
 """

@@ -1,4 +1,4 @@
-"""What the steps of one job run share: its options, its folders, and its hold on the output."""
+"""The context of a job run's steps: its options, its folders, and its hold on the output."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple

@@ -127,7 +127,7 @@ def _stored(row: CutRows, runs: Iterable[SortedRun], start: int) -> StoredPayloa
 
 
 def _after(segments: Iterable[Segment], count: int) -> Iterator[Segment]:
-    """Yields what remains of segments after their first `count` measurements."""
+    """Yields the rest of segments after their first `count` measurements."""
     for segment in segments:
         kept = segment.run.count - count
         if kept > 0:

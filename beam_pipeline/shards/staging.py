@@ -182,7 +182,7 @@ class StageRecords(beam.DoFn):
 
 
 _BATCH_BYTES = 4 << 20  # of payloads that are read and encoded together
-_FRAMING_BYTES = 1 << 10  # what a record may have around its payload
+_FRAMING_BYTES = 1 << 10  # that a record may add to its payload
 
 
 class ShardRecords:

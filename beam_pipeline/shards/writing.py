@@ -252,7 +252,7 @@ def _write_index(
 class Finalise(beam.DoFn):
     """Renames all shards and joins each index: impulse → ShardInfo, in the order of the shards.
 
-    An earlier attempt whose result was lost may have renamed any of them.
+    An earlier attempt, whose result was lost, may have renamed any of them.
     """
 
     def __init__(self, targets: Sequence[ShardTarget]):
