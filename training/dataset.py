@@ -123,8 +123,7 @@ def build_probe_chunk_dataset(
 class _LaneDataset(grain.IterDataset[Batch]):
     """The crops of some lanes, computed by one process.
 
-    Elements have `crops` (narrow in a worker), the cursors after them, and the bad rows found, as
-    (number of the dataset, bad row).
+    Elements have `crops` (narrow in a worker), the cursors after them, and numbered bad rows.
     """
 
     def __init__(self, dataset: "BatchDataset", state: HostState, num_left: int | None):

@@ -21,12 +21,7 @@ def draw_context(
 ) -> tuple[str, list[DecodedMeasurement]]:
     """Draws context `k` of a row in epoch 0; returns a sentence about it, and its measurements.
 
-    Args:
-      number: an existing row of the split, by its number in rows.parquet.
-
-    Raises:
-      UsageError: the row has no such context.
-      ProbelineError: the row cannot be read.
+    `number` is the row's in rows.parquet. Raises UsageError if the row has no such context.
     """
     row = ProbeRowDataSource(dataset.file(split))[number]
     name = f"{split}:{number}"

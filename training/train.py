@@ -55,11 +55,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def train(argv: Sequence[str]) -> int:
-    """Trains all stages of the curriculum; returns the exit code.
-
-    Raises:
-      ProbelineError: the arguments or the data are invalid, or this MaxText is not supported.
-    """
+    """Trains all stages of the curriculum; returns the exit code."""
     require_packages("training.train", "maxtext")
     _quiet_imports()
     from training.maxtext import iterators, run_config

@@ -58,15 +58,10 @@ _LOG = logging.getLogger("training")
 
 
 class CacheStore:
-    """Feeds lanes from the column cache; has the methods of `shard_store.ShardStore`.
+    """Feeds lanes from the column cache, with the methods of `shard_store.ShardStore`.
 
-    The first process that needs a shard caches it. `reader` is of all rows of the shards;
-    `executor` reads shards and draws crops in parallel.
-
-    Raises:
-      ProbelineError: the folder cannot be written, a shard differs from the manifest, or the disk
-        is too full.
-      BadRowError: a row cannot be used, and on_bad_row is "fail".
+    The first process that needs a shard caches it. Raises ProbelineError if the folder cannot be
+    written, a shard differs from the manifest, or the disk is too full.
     """
 
     def __init__(
@@ -116,11 +111,7 @@ class CacheStore:
         return True
 
     def fill(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
-        """Draws the crops; moves cursors past the small rows in them.
-
-        Raises:
-          ProbelineError: the cache is damaged, and so is the shard.
-        """
+        """Draws the crops; moves cursors past the small rows in them."""
         before = cursors.copy()
         while (row := self._draw(items, cursors, crops)) >= 0:
             self._cache_again(row)
@@ -262,13 +253,9 @@ def _note_in(folder: Path, shard: int) -> Path:
 
 @dataclass(frozen=True)
 class CacheUse:
-    """A host's use of its column cache.
+    """A host's use of its column cache."""
 
-    `hit_share` is the share of the shards of its lanes that were cached before; the others are
-    cached before the first batch.
-    """
-
-    hit_share: float
+    hit_share: float  # share of its lanes' shards that were cached before the first batch
     _files: Sequence[Path]
 
     def num_bytes(self) -> int:

@@ -22,16 +22,10 @@ _MAX_KEPT_BYTES = 32 << 20  # the largest value that glibc allows
 
 
 class LaneFeed:
-    """The rows of a dataset for the lanes of one process, and the lanes' positions.
+    """The rows of a dataset for some lanes of the global batch, and the lanes' positions.
 
-    Opens the shards, or fills the cache. Moves `cursors`, CURSOR [lanes].
-
-    Args:
-      lanes: of the global batch.
-      executor: reads rows in parallel, if given.
-
-    Raises:
-      ProbelineError: as `CacheStore`, or a cursor is out of range.
+    Opens the shards, or fills the cache; moves `cursors`, CURSOR [lanes]. Raises ProbelineError as
+    `CacheStore`, or if a cursor is out of range.
     """
 
     def __init__(
@@ -56,14 +50,10 @@ class LaneFeed:
             self._store = ShardStore(reader, self._plan, skips, executor)
 
     def load(self, is_due: np.ndarray) -> None:
-        """Reads what the due lanes need for their next crops.
+        """Reads what the due lanes, bool [lanes], need for their next crops.
 
-        Args:
-          is_due: bool [lanes].
-
-        Raises:
-          ProbelineError: a lane has no readable row left.
-          BadRowError: a row cannot be used, and on_bad_row is "fail".
+        Raises ProbelineError if a lane has no readable row left, BadRowError for an unusable row
+        unless on_bad_row is "skip".
         """
         store, items = self._store, self._items
         while True:

@@ -338,14 +338,11 @@ def settle_small(plan, i, cursor):
 
 @kernel
 def list_small(plan, cursors, items, tokens, rows):
-    """Lists the small rows that the next crops may need, given their min number of tokens.
+    """Lists the small rows that the next crops may need; returns their number.
 
     Args:
       tokens: int32 [rows], the number of tokens of each row without timestamps.
       rows: int64 [large enough for all], filled; a row may be listed more than once.
-
-    Returns:
-      The number of rows listed.
     """
     count = 0
     for i in range(len(cursors)):
@@ -382,12 +379,7 @@ def list_small(plan, cursors, items, tokens, rows):
 
 @kernel
 def peek(plan, cursors, items, is_due):
-    """Fills `items`, LANE_ITEM [lanes], with each due lane's next one; moves cursors past bad rows.
-
-    Args:
-      cursors: CURSOR [lanes].
-      is_due: bool [lanes].
-    """
+    """Fills `items`, LANE_ITEM [lanes], of due lanes with the next ones; skips bad rows."""
     for i in range(len(cursors)):
         cursor, item = cursors[i], items[i]
         if not is_due[i]:

@@ -1,10 +1,9 @@
 """Mixtures: chooses the dataset of each example of a batch, by the datasets' weights.
 
-A weight is a share of the examples. All have crop_size tokens, so it is also a share of the tokens,
-for any sizes of datasets and rows. Nothing is random: the number of each dataset's examples among
-the first n of a run follows from n and the weights alone, and the lanes they go to rotate from step
-to step. So every part of a run has the proportions, every lane has them in the long run, and the
-assignment of a step needs no state: it is the same for any number of hosts.
+A weight is a share of the examples, and so of the tokens, for any sizes of datasets and rows.
+Nothing is random: the number of each dataset's examples among the first n of a run follows from n
+and the weights alone, and the lanes they go to rotate from step to step. So every part of a run
+and, in the long run, every lane has the proportions, and a step's assignment needs no state.
 """
 
 import functools
@@ -28,15 +27,10 @@ _LANES, _ROTATIONS = 6, 7  # purposes of keys below a seed; see also `lanes`
 
 
 class Assignment:
-    """The dataset of each example of each step.
+    """The dataset of each example of each step; only the ratios of the weights matter.
 
     In any run of consecutive batches, a dataset's number of examples is its weight times the total,
     within the number of datasets minus one: with two datasets, within one example.
-
-    Args:
-      weights: of the datasets; only their ratios matter.
-      batch_size: of the global batch.
-      seed: of the order of the lanes.
     """
 
     def __init__(self, weights: Sequence[float], batch_size: int, seed: int):
@@ -73,11 +67,7 @@ def _shuffled(size: int, *key: int) -> list[int]:
 
 
 def checked_weights(files: Mapping[Any, Any]) -> dict[str, float]:
-    """Returns a copy of the weights of a mixture.
-
-    Raises:
-      UsageError: there is no dataset, or a weight is not a number above 0.
-    """
+    """Returns a copy of the weights of a mixture; UsageError unless all are above 0."""
     if not files:
         raise UsageError('files is an empty mixture: name datasets, {"rows/a": 0.7, "rows/b": 0.3}')
     for name, weight in files.items():
@@ -93,14 +83,10 @@ def checked_weights(files: Mapping[Any, Any]) -> dict[str, float]:
 
 
 def parse_files(text: str) -> str | dict[str, float]:
-    """Parses the value of a key such as network_train_files.
+    """Parses the value of a key such as network_train_files; UsageError if it is malformed.
 
-    Args:
-      text: a path or a glob; a mixture as MaxText writes it, "rows/a,0.7;rows/b,0.3"; or one as a
-        JSON object, '{"rows/a": 0.7, "rows/b": 0.3}'.
-
-    Raises:
-      UsageError: a mixture is malformed, or names a dataset twice.
+    Accepts a path or a glob; a mixture as MaxText writes it, "rows/a,0.7;rows/b,0.3"; or one as a
+    JSON object, '{"rows/a": 0.7, "rows/b": 0.3}'.
     """
     try:
         if text.lstrip().startswith("{"):
@@ -130,9 +116,7 @@ def check_single(files: str, program: str) -> None:
 def find_datasets(files: Any) -> list[ShardSet]:
     """Finds the shards of one dataset, or of each dataset of a mixture (see `DataConfig.files`).
 
-    Raises:
-      ProbelineError: as `find_shards`.
-      UsageError: the datasets of a mixture share a shard, or are of different splits.
+    Raises UsageError if the datasets of a mixture share a shard, or are of different splits.
     """
     if not isinstance(files, Mapping):
         return [find_shards(files)]

@@ -1,12 +1,9 @@
 """Fills crops, each with one context of a large row or with as many small rows as fit.
 
-A segment is a stretch of a crop with tokens of one row. Within it, the target of each input is the
-next token. The last token is a target only: n tokens take n - 1 positions, and no target belongs to
-a different segment. Positions restart with every segment.
-
-In an epoch, every measurement of a small row is whole in exactly one crop. A measurement cut at the
-end of a crop is repeated, whole, in the next crop, where it begins a new segment with an absolute
-timestamp.
+A segment is a stretch of a crop with tokens of one row; its positions start at 0. The target of
+each input is the next token of the segment, so n tokens take n - 1 positions: the last is a target
+only. In an epoch, every measurement of a small row is whole in exactly one crop. A measurement cut
+at the end of a crop is repeated, whole, at the start of a new segment in the next crop.
 """
 
 from typing import Any, NamedTuple
@@ -109,7 +106,7 @@ def _compare_hash(row_bytes, row):
 
 @njit
 def _has_bytes(row_bytes, row):
-    """Returns whether a row has bytes, and in the cache also intact ones."""
+    """Returns whether a row has bytes and, in the cache, a matching hash."""
     if len(row_bytes.offsets):
         return row_bytes.is_checked[row] or _compare_hash(row_bytes, row)
     slot = np.searchsorted(row_bytes.held, row)
@@ -179,8 +176,7 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
 def pack_small(plan, cursors, items, row_bytes, crops, scratch):
     """Fills the crops of lanes whose next item is a group of small rows, and moves their cursors.
 
-    Returns:
-      A row without bytes or with damaged ones, in which case the crops are incomplete; else -1.
+    Returns a row without bytes or with damaged ones, with the crops incomplete; else -1.
     """
     for i in range(len(cursors)):
         if items[i].kind == SMALL:
@@ -216,11 +212,7 @@ def put_contexts(contexts, facts, lanes, crops):
 
 @kernel
 def pad_small(raw, layout, src, key, drawing, scratch, crops):
-    """Writes a single small row to as many crops as it needs.
-
-    Returns:
-      The number of crops, or DAMAGED if the row's bytes are invalid.
-    """
+    """Writes a single small row to as many crops as it needs; returns their number or DAMAGED."""
     count, limit = layout.num_measurements, drawing.num_tokens
     draw_all(count, key, drawing, scratch)
     begin = num_crops = 0

@@ -36,11 +36,7 @@ _RESTART_TOKENS = ABS_TOKENS - DELTA1_TOKENS  # the extra cost of a new segment'
 
 
 def deal(rows: RowTable, config: DataConfig) -> Plan:
-    """Deals all rows of a split to the lanes of the global batch.
-
-    Raises:
-      UsageError: the rows do not suit the config, or do not suffice for its batch.
-    """
+    """Deals a split's rows to the lanes of the global batch; UsageError if they do not suffice."""
     is_by_probe, is_weighted = config.sampler == "windows", bool(config.row_weights)
     shares = (
         _deal_probes(rows, config)
@@ -232,11 +228,7 @@ def _check_lanes(plan: Plan) -> None:
 
 
 def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
-    """Returns the config with its batch halved until the rows suffice for every example.
-
-    Raises:
-      UsageError: the rows do not suit the config even with a batch of one.
-    """
+    """Halves the config's batch until the rows suffice for it; UsageError if they never do."""
     while True:
         try:
             deal(rows, config)
@@ -255,10 +247,6 @@ class HostPlan:
 
     Made once per host. Its arrays are in temporary files, so that workers share them, and a process
     loads only the pages that its lanes touch.
-
-    Raises:
-      ProbelineError: as `load_rows`, or the files cannot be written.
-      UsageError: as `deal`.
     """
 
     def __init__(self, shards: ShardSet, config: DataConfig):
@@ -279,7 +267,7 @@ class HostPlan:
         self._dealt = MappedArrays(sizes)
         for name, values in dealt.items():
             self._dealt.write(name, 0, values)
-        # Not pickled for workers.
+        # Omitted from the plan that is pickled for workers.
         of_rows = ("identity", "src_hi", "src_lo", "is_bad", *dealt)
         self._plan = plan._replace(**{name: getattr(plan, name)[:0].copy() for name in of_rows})
 
@@ -310,9 +298,8 @@ class HostPlan:
 def count_batches(rows: RowTable, plan: Plan, config: DataConfig, first_epoch: int) -> int | None:
     """Returns an upper bound on the batches of the epochs from `first_epoch` on; None if endless.
 
-    Hosts must agree on the number, and how well small rows pack is known only when they are read.
-    So the crops of a lane are bounded: exactly for large rows; for small ones from rows.parquet, as
-    if every crop lost as much as possible. `plan` is of all lanes.
+    Hosts must agree on it, and how well small rows pack is known only when they are read. So crops
+    are counted for large rows and bounded for small ones, as if each lost as much as possible.
     """
     if config.num_epochs is None:
         return None

@@ -28,11 +28,7 @@ _WORD = 1 << 64
 
 
 def checked_selections(weights: Any) -> dict[str, Any]:
-    """Returns selections as plain values for JSON.
-
-    Raises:
-      UsageError: a selection, address, time or weight is invalid.
-    """
+    """Returns selections as plain values for JSON; UsageError if one is invalid."""
     if not isinstance(weights, Mapping):
         raise UsageError(f"row_weights are {weights!r}: give selections, {_EXAMPLE}")
     if unknown := sorted(set(map(str, weights)) - {"family", "probe", "period"}):
@@ -59,14 +55,9 @@ def checked_selections(weights: Any) -> dict[str, Any]:
 
 
 def row_weights(rows: RowTable, selections: Mapping[str, Any]) -> np.ndarray:
-    """Returns the weight of each row: float64 [rows].
+    """Returns the weight of each row, float64 [rows], given the result of `checked_selections`.
 
-    Args:
-      rows: with `first_second` if there is a period.
-      selections: from `checked_selections`.
-
-    Raises:
-      UsageError: a product of weights is too small or too large, or all are 0.
+    Raises UsageError if a product of weights is too small or too large, or all are 0.
     """
     values = np.ones(len(rows))
     if family := selections.get("family"):

@@ -35,26 +35,19 @@ _DAMAGED = "a destination is no IP address"
 
 
 class _Share(NamedTuple):
-    """A lane's contexts of a row in an epoch, from first_k on.
-
-    Attributes:
-      contexts, facts: as `draw_contexts` fills them.
-      left: the indices of unused contexts.
-      window: the lane's window that the row was read for; -1 if it was read for a different lane.
-    """
+    """A lane's contexts of a row in an epoch, from first_k on."""
 
     first_k: int
-    contexts: np.ndarray
+    contexts: np.ndarray  # filled by `draw_contexts`, like facts
     facts: np.ndarray
-    left: set[int]
-    window: int
+    left: set[int]  # indices of unused contexts
+    window: int  # the lane's window that the row was read for; -1 if read for a different lane
 
 
 class ShardStore:
     """The rows and contexts that the lanes of one process hold in memory.
 
-    `reader` is of the rows of the split; `executor` reads rows in parallel. With `skip_bad_rows`,
-    unusable rows are noted in `plan.is_bad` and `bad_rows` instead of raised.
+    With `skip_bad_rows`, unusable rows are noted in `plan.is_bad` and `bad_rows` instead of raised.
     """
 
     def __init__(
@@ -77,15 +70,7 @@ class ShardStore:
         self._listed = np.empty(num_lanes * per_lane, np.int64)
 
     def load(self, items: np.ndarray, cursors: np.ndarray) -> bool:
-        """Reads the rows that the next crops need; returns False if one of them is bad.
-
-        Args:
-          items: LANE_ITEM [lanes].
-          cursors: CURSOR [lanes].
-
-        Raises:
-          BadRowError: a row cannot be used and `skip_bad_rows` is False.
-        """
+        """Reads the rows that the next crops need; returns False if one of them is bad."""
         self._forget_windows(cursors)
         large: dict[tuple[int, int], list[_Share]] = {}
         self._due = list(_contexts(items))

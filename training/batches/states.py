@@ -22,29 +22,17 @@ _CURE = "restore it as it was saved, or start a new run"
 
 @dataclass(frozen=True)
 class HostState:
-    """The positions of a host's lanes between two batches.
+    """The positions of a host's lanes between two batches."""
 
-    Attributes:
-      cursors: CURSOR [datasets, lanes].
-      step: number of batches yielded.
-      first_epoch, first_step: all lanes began this epoch at this step.
-      skipped: (dataset, shard, position) of skipped rows.
-      has_ended: whether the last batch has been yielded.
-    """
-
-    cursors: np.ndarray
-    step: int = 0
-    first_epoch: int = 0
+    cursors: np.ndarray  # CURSOR [datasets, lanes]
+    step: int = 0  # number of batches yielded
+    first_epoch: int = 0  # all lanes began this epoch at first_step
     first_step: int = 0
-    skipped: frozenset[tuple[int, int, int]] = frozenset()
-    has_ended: bool = False
+    skipped: frozenset[tuple[int, int, int]] = frozenset()  # rows: (dataset, shard, position)
+    has_ended: bool = False  # whether the last batch has been yielded
 
     def to_json(self, config: DataConfig, data: Sequence[str]) -> dict[str, Any]:
-        """Returns the state for JSON; a few dozen bytes per lane and dataset.
-
-        Args:
-          data: the fingerprints of the datasets.
-        """
+        """Returns the state for JSON; `data` are the fingerprints of the datasets."""
         return {
             "format": _FORMAT,
             "fingerprint": config.fingerprint,

@@ -31,35 +31,22 @@ _SAMPLE = np.dtype([("dst_hi", np.uint64), ("dst_lo", np.uint64), ("code", np.ui
 
 
 class Baselines(NamedTuple):
-    """The baselines' predictions for the queries, and the size of their data.
+    """The baselines' predictions for the queries, and the size of their training sample."""
 
-    Attributes:
-      predicted_ms: by name, [queries]; empty if the sample has no answered ping.
-      is_repeat: whether the destination occurs earlier in the segment, bool [queries].
-      num_rows, num_rtts: of the sample of the training split.
-    """
-
-    predicted_ms: dict[str, np.ndarray]
-    is_repeat: np.ndarray
+    predicted_ms: dict[str, np.ndarray]  # by name, [queries]; empty without answered pings
+    is_repeat: np.ndarray  # whether the destination occurs earlier in the segment
     num_rows: int
     num_rtts: int
 
 
 class Sample(NamedTuple):
-    """Answered pings of the training split: arrays [rtts].
+    """Answered pings of the training split: arrays [rtts]."""
 
-    Attributes:
-      row, destination: numbers of the row and of the destination, int64.
-      rtt_ms: float64.
-      destinations: the addresses by number, binary of 16 bytes.
-      num_rows: rows read.
-    """
-
-    row: np.ndarray
-    destination: np.ndarray
-    rtt_ms: np.ndarray
-    destinations: pa.Array
-    num_rows: int
+    row: np.ndarray  # int64, number of the row
+    destination: np.ndarray  # int64, index into destinations
+    rtt_ms: np.ndarray  # float64
+    destinations: pa.Array  # addresses, binary of 16 bytes
+    num_rows: int  # rows read
 
     def numbers_of(self, measurements: np.ndarray) -> np.ndarray:
         """Returns the numbers of the destinations of `kinds.MEASUREMENT`s, −1 if unknown."""
@@ -78,15 +65,9 @@ def predict_baselines(
     extent: EvaluationExtent,
     more: MoreBaselines | None = None,
 ) -> Baselines:
-    """Predicts the RTTs of queries without a model.
+    """Predicts the RTTs of queries, int64 indices into `kinds.MEASUREMENT` of whole segments.
 
-    Args:
-      measurements: `kinds.MEASUREMENT`, of whole segments.
-      queries: int64 [queries], indices into `measurements`.
-      more: additional baselines; NaN falls back to the destination's median.
-
-    Raises:
-      ProbelineError: a training row cannot be read.
+    NaN of `more` falls back to the destination's median.
     """
     history = look_back(measurements, queries)
     sample = draw_sample(train, extent)
@@ -129,25 +110,15 @@ def medians_of(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.n
 
 
 class History(NamedTuple):
-    """What precedes queries in their segments: arrays [queries].
+    """What precedes queries in their segments: arrays [queries]."""
 
-    Attributes:
-      last_ms, median_ms: of earlier answered pings to the destination, NaN if there are none.
-      is_repeat: whether the destination was pinged before.
-    """
-
-    last_ms: np.ndarray
-    median_ms: np.ndarray
-    is_repeat: np.ndarray
+    last_ms: np.ndarray  # of earlier answered pings to the destination, or NaN
+    median_ms: np.ndarray  # the same
+    is_repeat: np.ndarray  # whether the destination was pinged before
 
 
 def look_back(measurements: np.ndarray, queries: np.ndarray) -> History:
-    """Collects what precedes queries in their segments.
-
-    Args:
-      measurements: `kinds.MEASUREMENT`, of whole segments.
-      queries: int64, indices into `measurements`.
-    """
+    """Collects what precedes queries, indices into `kinds.MEASUREMENT` of whole segments."""
     rtt_ms = decode_rtt(measurements["code"]).astype(np.float64)
     history = History(
         np.full(len(queries), np.nan), np.full(len(queries), np.nan), np.zeros(len(queries), bool)
@@ -179,11 +150,7 @@ def _look_back(measurements, rtt_ms, queries, last_ms, median_ms, is_repeat, see
 
 
 def draw_sample(train: Split, extent: EvaluationExtent) -> Sample:
-    """Draws rows of the training split, at most _MAX_BYTES, and measurements of each.
-
-    Raises:
-      ProbelineError: a row cannot be read.
-    """
+    """Draws rows of the training split, at most _MAX_BYTES, and measurements of each."""
     rng = np.random.default_rng(extent.seed)
     drawn = rng.permutation(len(train.rows))[: extent.num_train_rows]
     num_within = int(np.searchsorted(train.rows.num_bytes[drawn].cumsum(), _MAX_BYTES, "right"))

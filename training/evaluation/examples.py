@@ -39,12 +39,8 @@ class Examples(NamedTuple):
 def open_splits(data: str) -> tuple[Split, Split]:
     """Opens the split to evaluate and the training split.
 
-    Args:
-      data: a dataset's folder (its test split), a split's, or a glob of shards.
-
-    Raises:
-      ProbelineError: there is no such finished dataset, or one of the splits has no rows.
-      UsageError: `data` is a mixture.
+    `data` is a dataset's folder (its test split), a split's, or a glob of shards. Raises
+    ProbelineError if one of the splits has no rows, UsageError for a mixture.
     """
     check_single(data, "training.evaluate")
     dataset = open_dataset(data)
@@ -86,9 +82,6 @@ def take_batches(
     """Yields batches of a split with at least `num_contexts` examples in total.
 
     `drawn` are fields of DataConfig that differ from the defaults.
-
-    Raises:
-      UsageError: the rows do not suffice for an example of that crop size.
     """
     config = DataConfig(
         split.files,

@@ -59,12 +59,7 @@ def _bits(counts: np.ndarray) -> np.ndarray:
 def summarise_losses(
     bits: np.ndarray, targets: np.ndarray, parsed: Parsed, unigrams: Unigrams
 ) -> Losses:
-    """Averages over all targets except padding.
-
-    Args:
-      bits: of the model, float32 [n, crop_size].
-      targets: int32 [n, crop_size].
-    """
+    """Averages over all targets, int32 [n, crop_size], except padding."""
     is_token = parsed.kinds != NOTHING
     tokens, kinds, modes = targets[is_token], parsed.kinds[is_token], parsed.modes[is_token]
     values = (bits[is_token], unigrams.of_kind[kinds, tokens], unigrams.of_all[tokens])

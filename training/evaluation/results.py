@@ -47,25 +47,17 @@ BEATS, BEATS_UNCLEARLY, BEATS_NOT = "beats", "does not clearly beat", "does not 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All results; None where there is no data.
+    """All results; None where there is no data."""
 
-    Attributes:
-      model: its description, step, crop_size, fixed_order_share, log_rtt and vocab_size.
-      batch_size: of the examples.
-      num_train_tokens: tokens in which unigrams were counted.
-      num_possible_queries: RTTs that could be predicted; some of them were chosen.
-      rtt: of the usual mix, plus additional queries for the groups' errors.
-    """
-
-    model: dict[str, Any]
+    model: dict[str, Any]  # description, step, crop_size, fixed_order_share, log_rtt, vocab_size
     split: Split
     train: Split
     extent: EvaluationExtent
     batch_size: int
     losses: Losses
-    num_train_tokens: int
-    num_possible_queries: int
-    rtt: RttPredictions | None
+    num_train_tokens: int  # tokens in which unigrams were counted
+    num_possible_queries: int  # RTTs that could be predicted; some were chosen
+    rtt: RttPredictions | None  # of the usual mix, plus additional queries for the groups
     baselines: Baselines | None
 
     @property
@@ -119,15 +111,10 @@ def evaluate(
     advance: Advance = lambda _: None,
     more_baselines: MoreBaselines | None = None,
 ) -> Evaluation:
-    """Evaluates a model on a split.
+    """Evaluates a model on a split; `advance` gets each finished share of one of NUM_PASSES.
 
-    Args:
-      split, train: the split to evaluate and the training split, see `examples.open_splits`.
-      advance: called with each finished share of one of NUM_PASSES.
-
-    Raises:
-      ProbelineError: rows cannot be read, or the model does not suit the data.
-      UsageError: the rows do not suffice for an example of the model's crop size.
+    Raises ProbelineError if rows cannot be read or the model does not suit the data, UsageError if
+    the rows do not suffice for an example of the model's crop size.
     """
     examples = draw_examples(split, predictor, extent)
     counted = slice(extent.num_contexts)

@@ -1,9 +1,8 @@
 """Growing crops: `network_curriculum=128x3000,512x4000` starts with 3,000 steps of 128 tokens.
 
-All crops of a stage have one length. Every stage has the same number of tokens per step, so shorter
-crops come in larger batches. A stage continues from the checkpoint of the previous one, with newly
-drawn examples. Shares of contexts may differ by stage (`network_repeat_share=[1,0.5,0]`), so two
-stages may have the same crop size. Rotary positions are scaled with the crops.
+Every stage has one crop size and the same number of tokens per step. It continues from the previous
+stage's checkpoint with newly drawn examples, and rotary positions are scaled with the crops. Shares
+of contexts may differ by stage (`network_repeat_share=[1,0.5,0]`), even with the same crop size.
 """
 
 from typing import Any, NamedTuple
@@ -54,14 +53,10 @@ def check_shares(key: str, shares: Shares, num_stages: int) -> None:
 
 
 def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:
-    """Returns the stages of a run, in order.
+    """Returns the stages of a run, in order; UsageError if the curriculum is invalid.
 
-    Args:
-      curriculum: "128x3000,512x4000" is 3,000 steps with crops of 128 tokens, 4,000 with crops of
-        512, and the rest with crops of crop_size; "" is a single stage.
-
-    Raises:
-      UsageError: the curriculum is malformed, or does not reach crop_size within the steps.
+    "128x3000,512x4000" is 3,000 steps with crops of 128 tokens, 4,000 with crops of 512, and the
+    rest with crops of crop_size; "" is a single stage.
     """
     given = f"network_curriculum={curriculum}"
     stages: list[Stage] = []

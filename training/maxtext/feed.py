@@ -26,19 +26,12 @@ _SEGMENTATION = "targets_segmentation"  # 0 is padding
 
 @dataclasses.dataclass(frozen=True)
 class Fed:
-    """The batches that MaxText consumed, from the second one on.
+    """The batches that MaxText consumed, from the second one on."""
 
-    Attributes:
-      seconds: from batch to batch.
-      waited_s: the part of them that MaxText waited for a batch.
-      num_tokens: of the batches, without padding.
-      tflops: 10^12 operations per device to train on them.
-    """
-
-    seconds: float = 0.0
-    waited_s: float = 0.0
-    num_tokens: int = 0
-    tflops: float = 0.0
+    seconds: float = 0.0  # from batch to batch
+    waited_s: float = 0.0  # the part of them that MaxText waited for a batch
+    num_tokens: int = 0  # without padding
+    tflops: float = 0.0  # 10^12 operations per device to train on them
 
     def __add__(self, other: "Fed") -> "Fed":
         return Fed(
@@ -63,29 +56,17 @@ class Fed:
 
 @dataclasses.dataclass
 class Feed:
-    """A host's batches for MaxText, with figures of their use.
-
-    Attributes:
-      first_step: the training step of the first batch.
-      report: checks and describes the first batches, if given.
-      step_tflops: 10^12 operations per step and device.
-      weigh: clears the segmentation of targets that must not count, after the batch is counted.
-      failure: the error that ended the batches; MaxText only logs it, and ends as if done.
-      has_ended: whether the batches have ended.
-      last: the last batch.
-      total: all batches.
-      cache: use of the column cache, if there is one.
-    """
+    """A host's batches for MaxText, with figures of their use."""
 
     dataset: BatchDataset
-    first_step: int
-    report: FeedReport | None
-    step_tflops: float = 0.0
-    weigh: Callable[[Batch], Batch] | None = None
-    failure: Exception | None = None
+    first_step: int  # the training step of the first batch
+    report: FeedReport | None  # checks and describes the first batches
+    step_tflops: float = 0.0  # 10^12 operations per step and device
+    weigh: Callable[[Batch], Batch] | None = None  # clears the segmentation of uncounted targets
+    failure: Exception | None = None  # ended the batches; MaxText only logs it
     has_ended: bool = False
-    last: Fed = dataclasses.field(default_factory=Fed)
-    total: Fed = dataclasses.field(default_factory=Fed)
+    last: Fed = dataclasses.field(default_factory=Fed)  # the last batch
+    total: Fed = dataclasses.field(default_factory=Fed)  # all batches
     cache: CacheUse | None = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,10 +81,7 @@ class Feed:
         return dataclasses.replace(self.total, num_tokens=num_tokens)
 
     def figures(self) -> dict[str, float]:
-        """Returns the figures of this host's last batch under the names of MaxText's metrics.
-
-        The first batch has none, since MaxText compiles meanwhile.
-        """
+        """Returns this host's figures of the last batch as MaxText metrics; none for the first."""
         if not self.last.seconds:
             return {}
         figures = {
@@ -202,11 +180,7 @@ PEAK_TFLOPS = {
 
 
 def throughput_text(fed: Fed, device_kind: str) -> str:
-    """Returns tokens per second, the waiting share and TFLOP/s per device; the MFU of a known chip.
-
-    Args:
-      device_kind: of the devices that trained, as JAX names it.
-    """
+    """Returns tokens per second, the waiting share, TFLOP/s per device; MFU of a known chip."""
     text = (
         f"{fed.tokens_per_s:,.0f} real tokens a second, waited for data {fed.waited_share:.1%} of "
         f"{fed.seconds:.0f} s, {fed.tflops_per_s:.3g} TFLOP/s per device"

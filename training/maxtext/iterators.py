@@ -46,29 +46,17 @@ _OWN_KEYS = ("files", "host_index", "host_count")  # options without a key of th
 
 
 class _NetworkKeys(types.MaxTextConfig):
-    """The keys that are not options of `DataConfig`.
+    """The keys that are not options of `DataConfig`."""
 
-    Attributes:
-      network_data_format: probe_rows; probe_chunks is an alias.
-      network_train_files, network_eval_files: DataConfig's files; for training also a mixture, as
-        text for `batches.mixture.parse_files` or as a mapping.
-      network_train_tokens: length of training instead of `steps`; see `run_config.build`.
-      network_loss_weights: by kind of token, see `training.maxtext.loss_weights`.
-      network_curriculum: see `training.maxtext.curriculum`.
-      grain_debug_mode: check and describe the first batches.
-      grain_visualization_dir: a folder for figures of the first batches.
-      num_epoch: MaxText's key; None never ends.
-    """
-
-    network_data_format: Literal["probe_rows", "probe_chunks"] = "probe_rows"
-    network_train_files: str = ""
-    network_eval_files: str = ""
-    network_train_tokens: int = Field(0, ge=0)
+    network_data_format: Literal["probe_rows", "probe_chunks"] = "probe_rows"  # the latter an alias
+    network_train_files: str = ""  # DataConfig's files, or a mixture
+    network_eval_files: str = ""  # DataConfig's files
+    network_train_tokens: int = Field(0, ge=0)  # instead of `steps`
     network_loss_weights: dict[str, float] = Field(default_factory=dict[str, float])
-    network_curriculum: str = Field("", coerce_numbers_to_str=True)
-    grain_debug_mode: bool = False
-    grain_visualization_dir: str = ""
-    num_epoch: int | None = 1
+    network_curriculum: str = Field("", coerce_numbers_to_str=True)  # see `curriculum`
+    grain_debug_mode: bool = False  # check and describe the first batches
+    grain_visualization_dir: str = ""  # for figures of the first batches
+    num_epoch: int | None = 1  # MaxText's key; None never ends
 
     @model_validator(mode="before")
     @classmethod
@@ -226,12 +214,8 @@ def make_network_train_iterator(
 ) -> MultiHostDataLoadIterator:
     """Builds the iterator of this host's training batches; replaces MaxText's Grain iterator.
 
-    Args:
-      config: a NetworkConfig as wrapped by `pyconfig.initialize`.
-      process_indices: the processes that load data.
-
-    Raises:
-      ProbelineError: the dataset does not exist, or the config does not suit it.
+    `config` is a NetworkConfig as wrapped by `pyconfig.initialize`; `process_indices` are the
+    processes that load data.
     """
     return _make_iterator(config, global_mesh, process_indices, is_eval=False)
 
@@ -287,14 +271,9 @@ def check_maxtext() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Connection:
-    """The objects that MaxText has received or created since `connect`.
+    """The training feeds and checkpoint managers that MaxText has created since `connect`."""
 
-    Attributes:
-      feeds: of training; empty on a host that loads no data.
-      checkpoint_managers: of runs with checkpoints.
-    """
-
-    feeds: list[Feed] = dataclasses.field(default_factory=list)
+    feeds: list[Feed] = dataclasses.field(default_factory=list)  # none without data to load
     checkpoint_managers: list[Any] = dataclasses.field(default_factory=list)
 
     def finish_checkpoints(self) -> None:
@@ -305,11 +284,7 @@ class Connection:
 
 
 def connect() -> Connection:
-    """Makes MaxText use NetworkConfig and our iterators in this process.
-
-    Raises:
-      ProbelineError: this version of MaxText has different functions.
-    """
+    """Makes MaxText use NetworkConfig and our iterators in this process, after `check_maxtext`."""
     check_maxtext()
     connection = Connection()
     create_checkpoint_manager = train_utils.create_checkpoint_manager

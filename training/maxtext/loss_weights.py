@@ -21,11 +21,7 @@ _SALT = 0x6C6F_7373  # of the choice of targets
 
 
 def weights_of_kinds(weights: Mapping[str, float]) -> np.ndarray:
-    """Returns the weight of each of `kinds.KIND_NAMES`, 1 by default: float64 [kinds].
-
-    Raises:
-      UsageError: there is no such kind, a weight is not from 0 to 1, or all are 0.
-    """
+    """Returns the weight of each of `kinds.KIND_NAMES`, 1 by default: float64 [kinds]."""
     for kind, weight in weights.items():
         if kind not in KIND_NAMES:
             raise UsageError(
@@ -40,10 +36,7 @@ def weights_of_kinds(weights: Mapping[str, float]) -> np.ndarray:
 
 
 def keep_targets(batch: Batch, of_kinds: np.ndarray, seed: int) -> Batch:
-    """Returns a batch whose targets_segmentation is 0 where a target does not count.
-
-    `of_kinds` is a result of `weights_of_kinds`.
-    """
+    """Returns a batch whose targets_segmentation is 0 where a target does not count."""
     targets, segmentation = batch["targets"], batch["targets_segmentation"]
     kept = np.zeros_like(segmentation)
     kinds = parse(targets, segmentation).kinds

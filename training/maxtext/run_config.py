@@ -43,17 +43,11 @@ _GRAIN_KEYS = {
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a run; all keys are known.
+    """The arguments of a run; all keys are known."""
 
-    Attributes:
-      file: a temporary file of the config merged with its bases.
-      overrides: key=value, which take precedence over the file.
-      values: by key, from the file and the overrides, as written there.
-    """
-
-    file: str
-    overrides: tuple[str, ...]
-    values: dict[str, Any]
+    file: str  # a temporary file of the config merged with its bases
+    overrides: tuple[str, ...]  # key=value, which take precedence over the file
+    values: dict[str, Any]  # by key, from the file and the overrides, as written there
 
     def argv(self, *more: str) -> list[str]:
         """Returns the command line for MaxText."""
@@ -61,12 +55,7 @@ class Arguments:
 
 
 def read(arguments: Sequence[str]) -> Arguments:
-    """Parses [CONFIG] key=value …
-
-    Raises:
-      UsageError: an argument is not key=value, a config or key does not exist, or a key would have
-        no effect.
-    """
+    """Parses [CONFIG] key=value …; UsageError if malformed, unknown or without effect."""
     file = str(CONFIGS / "network.yml")
     if arguments and "=" not in arguments[0]:
         file, arguments = _config_file(arguments[0]), arguments[1:]
@@ -175,10 +164,7 @@ def build(arguments: Arguments) -> Any:
     """Builds MaxText's config of a run; on a pod this connects the hosts.
 
     With network_train_tokens, `steps` is the number of whole steps that these tokens suffice for,
-    padding included.
-
-    Raises:
-      UsageError: MaxText rejects a value, or the tokens do not suffice for one step.
+    padding included. Raises UsageError if MaxText rejects a value, or there are too few tokens.
     """
     config = _initialized(arguments.argv())
     if not (tokens := arguments.values.get(_TOKENS)):
@@ -244,11 +230,7 @@ def record(arguments: Arguments, config: Any) -> None:
 
 
 def recorded(run_folder: str, *overrides: str) -> Arguments:
-    """Returns the recorded arguments of a run, for use on any machine, with overrides.
-
-    Raises:
-      UsageError: the folder does not belong to a run.
-    """
+    """Returns the recorded arguments of a run, for use on any machine, with overrides."""
     try:
         values = yaml.safe_load((epath.Path(run_folder) / _RECORD).read_text())
     except FileNotFoundError:

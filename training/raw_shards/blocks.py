@@ -1,10 +1,8 @@
 """Finds and checks records of uncompressed shards in place in the file.
 
-The file consists of blocks of 64 KiB, each with a header of 24 bytes. Offsets in this package skip
-these headers. Chunks of one uncompressed record follow one another, so the sizes in rows.parquet
-determine the offset of every record.
-
-Kernels recognise such a file by its shape, uint8 [1, bytes]; other byte arrays are uint8 [bytes].
+Offsets skip the headers of the file's 64 KiB blocks. Chunks of one uncompressed record follow one
+another, so the sizes in rows.parquet determine the offset of every record. Kernels recognise such a
+file by its shape, uint8 [1, bytes]; other byte arrays are uint8 [bytes].
 """
 
 from typing import NamedTuple
@@ -25,10 +23,7 @@ _ONE_RECORD = ord("r") | 1 << 8
 
 
 def record_offsets(num_bytes: np.ndarray) -> np.ndarray:
-    """Returns the offset of each record of a shard with `group_size:1,uncompressed`.
-
-    `num_bytes` has the size of each record: int [records].
-    """
+    """Returns the offsets of records of these sizes, with `group_size:1,uncompressed`."""
     num_bytes = num_bytes.astype(np.int64)
     size_bytes = 1 + sum(num_bytes >= 1 << bits for bits in (7, 14, 21, 28))
     heads = _CHUNK_HEADER_BYTES + _DATA_HEAD_BYTES + size_bytes
@@ -171,8 +166,7 @@ def record_in(raw, offset, num_bytes):
 def copy_records(raw, offsets, num_bytes, target, begins, is_intact_row):
     """Copies the intact records of a file to target[begins].
 
-    Args:
-      is_intact_row: bool [records]; where False, the record is checked and the entry set.
+    Records with False in is_intact_row, bool [records], are checked and their entries set.
     """
     for j in range(len(offsets)):
         if not is_intact_row[j]:

@@ -106,10 +106,7 @@ def _rotated(half, num_bits):
 
 @njit
 def finish(state, rest, num_rest):
-    """Returns the hash of the packets so far and of the first `num_rest` < 32 bytes of `rest`.
-
-    `rest`, uint8 [32], is changed.
-    """
+    """Returns the hash of the packets so far and of the first `num_rest` < 32 bytes of `rest`."""
     packet = np.zeros(4, np.uint64)
     cells = packet.view(np.uint8)
     if num_rest > 0:

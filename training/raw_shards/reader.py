@@ -38,22 +38,17 @@ class RawRows(Lines, Protocol):
 
 
 class _Piece(NamedTuple):
-    """Consecutive requested rows, the offsets of their records, and the file; None if unreadable.
-
-    The file is uint8 [1, bytes], from the beginning of a block.
-    """
+    """Consecutive requested rows, their records' offsets, and the file; None if unreadable."""
 
     own: slice
     offsets: np.ndarray
-    file: np.ndarray | None
+    file: np.ndarray | None  # uint8 [1, bytes], from the beginning of a block
 
 
 class RawReader[Rows: RawRows](RowReader[Rows]):
     """A `RowReader` of ArrayRecord shards with direct access to uncompressed records.
 
-    Attributes:
-      is_raw: whether records are read directly. If False, ArrayRecord's library reads all.
-      is_checked: bool [rows], the rows that have passed all checks in this process.
+    `is_checked`, bool [rows], marks the rows that have passed all checks in this process.
     """
 
     def __init__(self, dataset: Dataset, split: str, rows: Rows, cure: str):
@@ -71,9 +66,9 @@ class RawReader[Rows: RawRows](RowReader[Rows]):
         return record_in(file, offset, int(self.rows.num_bytes[row])).tobytes()
 
     def view(self, row: int) -> tuple[np.ndarray, int] | None:
-        """Returns a file, uint8 [1, bytes], and the offset of a row's record in it.
+        """Returns a file, uint8 [1, bytes], and the offset of a row's record, or None to read it.
 
-        None if the record has to be read instead. The caller may set `is_checked` for the row.
+        The caller may set `is_checked` for the row.
         """
         return self._find(row, is_view=True)
 
@@ -105,9 +100,7 @@ class RawReader[Rows: RawRows](RowReader[Rows]):
     ) -> np.ndarray:
         """Copies the records of rows to target[begins]; returns which were intact: bool [rows].
 
-        Args:
-          rows: int64, ascending.
-          run: `map` or an executor's, for fetches.
+        `rows` ascend; `run` is `map` or an executor's, for fetches.
         """
         if not self._is_local:
             self.is_checked[rows] = False  # every fetch returns new bytes

@@ -151,10 +151,7 @@ def _parsed_dst(raw, layout, i):
 
 @njit
 def dst_at(raw, layout, i, ranks=None):
-    """Returns the destination of measurement i: (hi, lo, is_ipv6), is_ipv6 -1 if damaged.
-
-    `ranks` are those of `Located`, needed if `raw` is a shard.
-    """
+    """Returns the destination of measurement i: (hi, lo, is_ipv6), is_ipv6 -1 if damaged."""
     if layout.kind == ARROW:
         return _parsed_dst(raw, layout, i)
     num_before = np.int64(0)  # IPv6 destinations

@@ -1,10 +1,8 @@
 """Offsets of the columns of a probe row in its bytes, so that kernels read only what they need.
 
-A `Layout` has the offsets of one row's columns in `raw`, an array of bytes: a record, a memory map
-of many compact rows (see `column_cache`), or a shard as stored in its file (see `blocks`).
-
-`locate` computes the layout of a record without Arrow if the record has exactly the form that
-`row_codec` writes. Any other record is decoded by Arrow and encoded as compact bytes.
+The bytes are a record, a memory map of many compact rows (see `column_cache`), or a shard as stored
+in its file (see `blocks`). `locate` computes the layout of a record without Arrow if the record has
+exactly the form that `row_codec` writes. Any other record is decoded and encoded as compact bytes.
 """
 
 from typing import Any, NamedTuple
@@ -25,28 +23,18 @@ _US_PER_SECOND = 1_000_000
 
 
 class Layout(NamedTuple):
-    """The size of a row and the offsets of its columns in an array of bytes.
+    """The size of a row and the offsets of its columns in an array of bytes."""
 
-    Attributes:
-      kind: COMPACT or ARROW.
-      times: COMPACT: uint32 seconds after first_second. ARROW: int64 µs.
-      rtts: COMPACT: uint16 codes. ARROW: float32 ms.
-      dst: COMPACT: IPv4, 4 bytes each. ARROW: int32 offsets into the text at dst_more.
-      dst_more: COMPACT: IPv6, 16 bytes each. ARROW: the text of the addresses.
-      families: COMPACT: one bit each, set for IPv6, if the row has both. ARROW: int8 4 or 6.
-      ranks: COMPACT: see `_ranks`, if the row has both families.
-    """
-
-    kind: int
+    kind: int  # COMPACT or ARROW
     num_measurements: int
     num_ipv6: int
     first_second: int
-    times: int
-    rtts: int
-    dst: int
-    dst_more: int
-    families: int
-    ranks: int
+    times: int  # COMPACT: uint32 seconds after first_second. ARROW: int64 µs
+    rtts: int  # COMPACT: uint16 codes. ARROW: float32 ms
+    dst: int  # COMPACT: IPv4, 4 bytes each. ARROW: int32 offsets into the text at dst_more
+    dst_more: int  # COMPACT: IPv6, 16 bytes each. ARROW: the text of the addresses
+    families: int  # COMPACT: if mixed, one bit each, set for IPv6. ARROW: int8 4 or 6
+    ranks: int  # COMPACT: if mixed, see `_ranks`
 
 
 FIRST_OFFSET = Layout._fields.index("times")
@@ -81,11 +69,7 @@ _MEASUREMENTS_HEAD = np.frombuffer(row_codec.MEASUREMENTS_HEAD, "<u8")
 
 
 def locate(record: bytes) -> Located:
-    """Finds the measurements of a record.
-
-    Raises:
-      ValueError: the bytes are not a record, or its measurements are damaged.
-    """
+    """Finds the measurements of a record; ValueError if it is damaged."""
     if record.startswith(tf_example.MAGIC):  # this costs a copy
         record = arrow_record.encode_record(tf_example.decode_example(record))
     return _locate_own(record) or _locate_any(record)
@@ -127,11 +111,7 @@ def _locate_any(record: bytes) -> Located:
 
 
 def to_compact(run: np.ndarray) -> Columns:
-    """Returns a sorted run as compact measurements with their ranks.
-
-    Raises:
-      ValueError: the run is empty, not in order, or its times exceed the compact range.
-    """
+    """Returns a sorted run as compact measurements with ranks; ValueError if that is impossible."""
     seconds = run["event_time"] // _US_PER_SECOND
     if len(run) == 0:
         raise ValueError("it holds no measurement")
@@ -146,11 +126,7 @@ def to_compact(run: np.ndarray) -> Columns:
 
 
 def with_ranks(compact: bytes) -> Columns:
-    """Returns compact measurements followed by their ranks.
-
-    Raises:
-      ValueError: the bytes are not compact measurements.
-    """
+    """Returns compact measurements followed by their ranks; ValueError if they are damaged."""
     raw = np.frombuffer(compact, np.uint8)
     layout = Layout._make(_find_compact(raw, 0, len(compact)))
     if layout.kind == NEITHER or not compact.startswith(row_codec.COMPACT_MAGIC):

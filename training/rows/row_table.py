@@ -36,29 +36,21 @@ class RowTable:
     """The row index of a set of shards: arrays [rows] in order of shard and position.
 
     Arrays from `src_id` on are optional, see `MappedRows`; absent ones are empty.
-
-    Attributes:
-      shard_begins: the number of rows before each shard of the split, and in total.
-      untimed_tokens: tokens of a row's measurements without timestamps, at most 2**31 - 1.
-      identity: the key of (src_id, row_index).
-      src_hi, src_lo: as in `beam_pipeline.dataset.addresses`; src_hi is empty if it is always 0.
-      first_second, last_second: since 1970.
-      cache_offset: of the row in the column cache.
     """
 
-    shard_begins: np.ndarray
+    shard_begins: np.ndarray  # number of rows before each shard of the split, and in total
     num_bytes: np.ndarray
     n_measurements: np.ndarray
     num_ipv6: np.ndarray
-    untimed_tokens: np.ndarray
-    identity: np.ndarray
-    src_hi: np.ndarray
+    untimed_tokens: np.ndarray  # tokens without timestamps, at most 2**31 - 1
+    identity: np.ndarray  # key of (src_id, row_index)
+    src_hi: np.ndarray  # as in `beam_pipeline.dataset.addresses`; empty if it is always 0
     src_lo: np.ndarray
     src_id: np.ndarray = field(default_factory=_no_array)
     row_index: np.ndarray = field(default_factory=_no_array)
-    first_second: np.ndarray = field(default_factory=_no_array)
+    first_second: np.ndarray = field(default_factory=_no_array)  # since 1970
     last_second: np.ndarray = field(default_factory=_no_array)
-    cache_offset: np.ndarray = field(default_factory=_no_array)
+    cache_offset: np.ndarray = field(default_factory=_no_array)  # in the column cache
 
     def __len__(self) -> int:
         return int(self.shard_begins[-1])
@@ -91,17 +83,12 @@ class RowTable:
 
 @dataclass(frozen=True)
 class ShardSet:
-    """A split, or some of its shards.
-
-    Attributes:
-      shards: all shards of the split, by number.
-      chosen: the numbers of those in use.
-    """
+    """A split, or some of its shards."""
 
     dataset: Dataset
     split: str
-    shards: list[Shard]
-    chosen: list[int]
+    shards: list[Shard]  # all shards of the split, by number
+    chosen: list[int]  # numbers of those in use
 
     def path(self, shard: int) -> str:
         """Returns the path of a shard."""
@@ -214,11 +201,7 @@ _MORE_DTYPES: dict[str, Any] = {
 
 
 def load_rows(shards: ShardSet) -> RowTable:
-    """Reads the chosen shards' lines of rows.parquet, with all arrays of a table.
-
-    Raises:
-      ProbelineError: the file is missing, or differs from the one that the manifest describes.
-    """
+    """Reads the chosen shards' lines of rows.parquet, with all arrays of a table."""
     begins, names = shards.row_begins, {**_DTYPES, **_MORE_DTYPES}
     arrays = {name: np.zeros(begins[-1], dtype) for name, dtype in names.items()}
     for begin, values in _parts_of(shards, set(_MORE_DTYPES)):
@@ -235,9 +218,6 @@ class MappedArrays:
     """Arrays that a process writes once, part by part, and then maps; zeros where not written.
 
     Pickling keeps only the name of the file, which is removed when its creator ends or drops it.
-
-    Raises:
-      ProbelineError: the file cannot be written.
     """
 
     def __init__(self, sizes: Sizes):
@@ -280,11 +260,7 @@ def _remove(path: str, process: int) -> None:
 class MappedRows:
     """A row table in a temporary file, for a process and its workers, see `MappedArrays`.
 
-    Args:
-      names: the optional arrays of the table.
-
-    Raises:
-      ProbelineError: as `load_rows`, or the file cannot be written.
+    `names` are the optional arrays of the table.
     """
 
     def __init__(self, shards: ShardSet, names: Collection[str]):

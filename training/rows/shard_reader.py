@@ -49,17 +49,11 @@ class BadRow(NamedTuple):
 
 
 class GatheredRows(NamedTuple):
-    """Small rows and their bytes.
+    """Small rows and their bytes."""
 
-    Attributes:
-      rows: int64 [rows], ascending.
-      raw: uint8, read-only: records, each followed by its ranks.
-      layouts: int64 [rows, fields of `Layout`].
-    """
-
-    rows: np.ndarray
-    raw: np.ndarray
-    layouts: np.ndarray
+    rows: np.ndarray  # int64 [rows], ascending
+    raw: np.ndarray  # uint8, read-only: records, each followed by its ranks
+    layouts: np.ndarray  # int64 [rows, fields of `Layout`]
 
     def columns(self, row: int) -> Columns | None:
         """Returns the measurements of a row, or None if it was not gathered."""
@@ -83,11 +77,7 @@ class ShardReader(RawReader[RowTable]):
         self.shards = shards
 
     def locate_in_place(self, row: int) -> Located:
-        """Returns the measurements of a row; those of a large one in place in the shard.
-
-        Raises:
-          BadRowError: as `locate`.
-        """
+        """Returns the measurements of a row as `locate`; those of a large row in place."""
         num_bytes = int(self.rows.num_bytes[row])
         if num_bytes >= _MIN_IN_PLACE_BYTES and (found := self.view(row)):
             file, offset = found
@@ -100,9 +90,7 @@ class ShardReader(RawReader[RowTable]):
     def gather(self, rows: np.ndarray, run: Callable[..., Iterable[Any]] = map) -> GatheredRows:
         """Copies the rows that are small, intact and uncompressed; the caller reads the others.
 
-        Args:
-          rows: int64, ascending.
-          run: `map` or an executor's, for rows that are fetched.
+        `rows` ascend; `run` is `map` or an executor's, for rows that are fetched.
         """
         table = self.rows
         rows = rows[(table.num_bytes[rows] <= _MAX_GATHERED_BYTES) & self.is_raw]
@@ -121,11 +109,7 @@ class ShardReader(RawReader[RowTable]):
         return GatheredRows(rows[is_right], raw, layouts[is_right])
 
     def locate(self, row: int) -> Located:
-        """Returns the measurements of a row.
-
-        Raises:
-          BadRowError: the row cannot be read, or differs from its line in the index.
-        """
+        """Returns the measurements of a row; BadRowError if unreadable or not as in the index."""
         return self.locate_in(row, self.read(row))
 
     def locate_in(self, row: int, record: bytes) -> Located:
@@ -176,11 +160,7 @@ def _find_rows(raw, begins, num_bytes, identity, n_measurements, was_checked, la
 
 
 def check_shards(shards: ShardSet) -> None:
-    """Compares the sizes and, on GCS, the checksums of the shards with the manifest.
-
-    Raises:
-      ProbelineError: some shards are missing or differ.
-    """
+    """Compares the sizes and, on GCS, the checksums of the shards with the manifest."""
     infos = file_infos([shards.path(number) for number in shards.chosen])
     faults = []
     for number in shards.chosen:
@@ -206,11 +186,7 @@ def num_threads_for(shards: ShardSet, wanted: int) -> int:
 
 
 def check_feed(shards: ShardSet, *, has_cache: bool) -> None:
-    """Checks that the shards can feed batches.
-
-    Raises:
-      UsageError: they have no rows; or they are compressed and on gs://, and there is no cache.
-    """
+    """Raises UsageError if the shards have no rows, or are compressed on gs:// without a cache."""
     folder = shards.dataset.path
     if not shards.row_begins[-1]:
         raise UsageError(

@@ -79,37 +79,29 @@ class Epochs(NamedTuple):
 
 @dataclass
 class Statistics:
-    """Measurements of a dataset; `rows` has all its rows, the tables below are a sample.
+    """Measurements of a dataset: all rows in `rows`, samples in the tables from `sampled` on.
 
-    Attributes:
-      sizes, families: index into SIZE_NAMES and FAMILIES of each row, int64 [rows].
-      sampled: ROW.
-      contexts, strided: CONTEXT, of `ProbeRowSampler` (large rows) and `ProbeWindowSampler`.
-      visits, padded: VISIT and PADDED, of small rows.
-      batch_padding: float64, of each example of the batches of build_dataset.
-      batch_error: why there are no batches, or why they ended.
-      bad_rows: why rows could not be used.
-      examples: checked examples and decoded segments, with faults.
+    `contexts` are of `ProbeRowSampler`, `strided` of `ProbeWindowSampler`.
     """
 
     files: str
     extent: AnalysisExtent
     shards: ShardSet
     rows: RowTable
-    sizes: np.ndarray
-    families: np.ndarray
+    sizes: np.ndarray  # int64 [rows], index into SIZE_NAMES
+    families: np.ndarray  # int64 [rows], index into FAMILIES
     sampled: np.ndarray = field(default_factory=partial(np.zeros, 0, ROW))
-    contexts: np.ndarray = field(default_factory=partial(np.zeros, 0, CONTEXT))
+    contexts: np.ndarray = field(default_factory=partial(np.zeros, 0, CONTEXT))  # large rows
     strided: np.ndarray = field(default_factory=partial(np.zeros, 0, CONTEXT))
-    visits: np.ndarray = field(default_factory=partial(np.zeros, 0, VISIT))
-    padded: np.ndarray = field(default_factory=partial(np.zeros, 0, PADDED))
+    visits: np.ndarray = field(default_factory=partial(np.zeros, 0, VISIT))  # small rows
+    padded: np.ndarray = field(default_factory=partial(np.zeros, 0, PADDED))  # small rows
     batch_padding: np.ndarray = field(default_factory=partial(np.zeros, 0, np.float64))
     batch_size: int = 0
     num_batches: int = 0
-    batch_error: str | None = None
-    bad_rows: list[str] = field(default_factory=list)
+    batch_error: str | None = None  # why there are no batches, or why they ended
+    bad_rows: list[str] = field(default_factory=list)  # why rows could not be used
     epochs: Epochs = field(default=Epochs(0, 0, 0))
-    examples: Tally = field(default_factory=Tally)
+    examples: Tally = field(default_factory=Tally)  # checks of examples and decoded segments
 
     @property
     def dataset(self) -> Dataset:
@@ -137,11 +129,7 @@ class Statistics:
         example: int,
         row_facts: tuple[str, int, int, str | None] | None = None,
     ) -> None:
-        """Decodes the segments of an example and checks their measurements.
-
-        Args:
-          row_facts: the arguments of `context_fault`, if all segments are of one row.
-        """
+        """Decodes an example's segments and checks them; row_facts as for `context_fault`."""
         try:
             segments = collector.decode_example(batch, example)
         except ProbelineError as error:
@@ -159,12 +147,7 @@ def measure(
 ) -> Statistics:
     """Measures a dataset, a split or some of its shards; `files` as in `row_table.find_shards`.
 
-    Args:
-      advance: called with the number of rows and batches measured since the last call.
-
-    Raises:
-      ProbelineError: there is no finished dataset, or it has no rows.
-      UsageError: the crop size is too small, or `files` is a mixture.
+    `advance` is called with the number of rows and batches measured since the last call.
     """
     check_single(files, "training.analyze_padding")
     source = ProbeRowDataSource(files)
@@ -181,14 +164,7 @@ def measure(
 
 
 def draw_rows(sizes: np.ndarray, families: np.ndarray, max_rows: int, seed: int) -> np.ndarray:
-    """Draws at most `max_rows` rows: the first, and equally many of each size and family.
-
-    Args:
-      sizes, families: int64 [rows], as in `Statistics`.
-
-    Returns:
-      Numbers of rows, ascending: int64.
-    """
+    """Draws up to max_rows rows, ascending: the first, and equally many of each size and family."""
     strata, stratum = np.unique(sizes * len(FAMILIES) + families, return_inverse=True)
     members = sorted((np.flatnonzero(stratum == i) for i in range(len(strata))), key=len)
     rng = np.random.default_rng(seed)

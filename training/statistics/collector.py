@@ -18,19 +18,12 @@ from training.tokens.tokenizer import VOCABULARY_SIZE, Measurement
 
 
 class BatchStatistics(NamedTuple):
-    """Statistics of the examples and segments of a batch.
+    """Statistics of the examples and segments of a batch."""
 
-    Attributes:
-      padding: float64 [n], the share of padding in each example.
-      num_segments: int64 [n], per example.
-      segments: `kinds.SEGMENT` [segments].
-      repeats: float64 [segments], see `repeats_of`.
-    """
-
-    padding: np.ndarray
-    num_segments: np.ndarray
-    segments: np.ndarray
-    repeats: np.ndarray
+    padding: np.ndarray  # float64 [n], the share of padding in each example
+    num_segments: np.ndarray  # int64 [n], per example
+    segments: np.ndarray  # `kinds.SEGMENT` [segments]
+    repeats: np.ndarray  # float64 [segments], see `repeats_of`
 
 
 class DecodedSegment(NamedTuple):
@@ -41,13 +34,9 @@ class DecodedSegment(NamedTuple):
 
 
 def collect(batch: Batch, shape: tuple[int, int] | None = None) -> BatchStatistics:
-    """Checks a batch and collects its statistics.
+    """Checks a batch and collects its statistics; `shape` is the expected (examples, crop size).
 
-    Args:
-      shape: the expected number of examples and crop size.
-
-    Raises:
-      ProbelineError: the batch breaks a rule; names the rule, the example and the position.
+    Raises ProbelineError with the rule, example and position if the batch breaks a rule.
     """
     if shape is None:
         own = np.shape(batch.get("inputs", 0))
@@ -76,11 +65,7 @@ def together(batches: Sequence[BatchStatistics]) -> BatchStatistics:
 
 
 def decode_example(batch: Batch, example: int, log_rtt: bool = False) -> list[DecodedSegment]:
-    """Decodes the segments of an example.
-
-    Raises:
-      ProbelineError: a segment cannot be decoded.
-    """
+    """Decodes the segments of an example; ProbelineError if that fails."""
     decoded = []
     for segment, tokens in enumerate(example_faults.segments_of(batch, example), 1):
         measurements, fault = example_faults.decoded(tokens, log_rtt)
@@ -107,11 +92,7 @@ def count_tokens(batches: Iterable[Batch]) -> np.ndarray:
 
 
 def repeats_of(parsed: Parsed) -> np.ndarray:
-    """Returns the share of each segment's measurements with a repeated destination.
-
-    Returns:
-      float64 [segments]; only measurements with a whole destination and outcome count.
-    """
+    """Returns the share of measurements with a repeated destination: float64 [segments]."""
     measurements = parsed.measurements
     columns = [measurements[name] for name in ("dst_lo", "dst_hi", "segment")]
     ordered = np.stack(columns)[:, np.lexsort(columns)]
@@ -124,11 +105,7 @@ def repeats_of(parsed: Parsed) -> np.ndarray:
 
 
 def mode_counts(segments: np.ndarray, min_measurements: int = 1) -> dict[str, int]:
-    """Returns the number of `kinds.SEGMENT`s in each mode, as far as their tokens show it.
-
-    Args:
-      min_measurements: shorter segments do not count.
-    """
+    """Returns the number of `kinds.SEGMENT`s in each mode, as far as their tokens show it."""
     chosen = segments[segments["num_measurements"] >= min_measurements]
     modes = timestamp_modes(chosen, chosen["fills_crop"])
     counts = np.bincount(modes, minlength=len(MODE_NAMES)).tolist()
@@ -138,9 +115,7 @@ def mode_counts(segments: np.ndarray, min_measurements: int = 1) -> dict[str, in
 def distribution(values: np.ndarray, count: str = "number", unit: str = "") -> dict[str, Any]:
     """Returns number, mean, min, p10, median, p90 and max of values; None without values.
 
-    Args:
-      count: the key of the number of values.
-      unit: suffix of the other keys, such as "_seconds".
+    `count` is the key of the number of values, `unit` a suffix of the other keys.
     """
     quantiles = np.quantile(values, (0, 0.1, 0.5, 0.9, 1)).tolist() if len(values) else [None] * 5
     mean = float(values.mean()) if len(values) else None

@@ -23,26 +23,15 @@ _MAX_SOURCES = 10  # listed by name
 
 @dataclass
 class Feed:
-    """The batches that training consumed.
+    """The batches that training consumed; `fields` are those of the first batch's inputs."""
 
-    Attributes:
-      steps: figures of each batch, as in feed-host0.json; `padding` is a share, the names of the
-        modes count segments.
-      batches: the statistics of each batch.
-      fields: `kinds.Parsed.fields` of the first batch's inputs.
-      spans_seconds: between the first and the last timestamp of decoded segments.
-      rtts_ms: of decoded measurements, -1.0 is a failed ping.
-      sources: number of decoded segments by source address.
-      contexts: some decoded segments as text.
-    """
-
-    steps: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)  # as in feed-host0.json
     batches: list[BatchStatistics] = field(default_factory=list)
     fields: np.ndarray = field(default_factory=partial(np.zeros, (0, 0), np.uint8))
-    spans_seconds: list[int] = field(default_factory=list)
-    rtts_ms: list[float] = field(default_factory=list)
-    sources: Counter[str] = field(default_factory=Counter)
-    contexts: list[str] = field(default_factory=list)
+    spans_seconds: list[int] = field(default_factory=list)  # of decoded segments
+    rtts_ms: list[float] = field(default_factory=list)  # -1.0 is a failed ping
+    sources: Counter[str] = field(default_factory=Counter)  # number of decoded segments by address
+    contexts: list[str] = field(default_factory=list)  # as text
 
     @cached_property
     def all(self) -> BatchStatistics:
@@ -54,11 +43,7 @@ class Feed:
         return sum(step[name] for step in self.steps)
 
     def add(self, batch: Batch, decodes_all: bool, log_rtt: bool) -> str:
-        """Checks a batch and counts it; returns its first measurement as text.
-
-        Raises:
-          ProbelineError: the batch breaks a rule; it is not counted.
-        """
+        """Checks a batch and counts it; returns its first measurement as text."""
         found = collector.collect(batch)
         segmentation = batch["inputs_segmentation"]
         num_examples, crop_size = segmentation.shape

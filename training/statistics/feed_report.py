@@ -17,16 +17,9 @@ from training.tokens.example_faults import Batch
 
 
 class FeedReport:
-    """Reports the first batches of one host.
+    """Reports the first `num_steps` batches of one host, in a local folder.
 
-    Args:
-      folder: local; files are written into it after `num_steps` batches, or by `close`.
-      num_steps: later batches are ignored.
-      log: enables debug mode: called with a line about each batch, whose segments are all decoded.
-
-    Raises:
-      UsageError: matplotlib is not installed, or the folder is not local.
-      ProbelineError: the folder is not writable.
+    `log` enables debug mode: it gets a line about each batch, whose segments are all decoded.
     """
 
     def __init__(
@@ -48,11 +41,7 @@ class FeedReport:
         self._has_ended = self._folder is None and log is None
 
     def add(self, batch: Batch) -> None:
-        """Checks and counts the next batch.
-
-        Raises:
-          ProbelineError: it breaks a rule of `batches.packing`; names the example and position.
-        """
+        """Checks and counts the next batch; ProbelineError if it breaks a rule."""
         if self._has_ended:
             return
         feed = self._feed

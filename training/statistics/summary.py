@@ -171,10 +171,7 @@ def mode_lines(statistics: Statistics) -> Iterator[Line]:
 
 
 def untimed_shares(statistics: Statistics, mode: int) -> np.ndarray:
-    """Returns the share of measurements without timestamp of a mode's contexts: float64.
-
-    Contexts with fewer than MIN_MEASUREMENTS_FOR_SHARE measurements do not count.
-    """
+    """Returns the share without timestamp of each of a mode's contexts, short ones excepted."""
     contexts, num = statistics.contexts, statistics.contexts["num_measurements"]
     chosen = (contexts["mode"] == mode) & (num >= MIN_MEASUREMENTS_FOR_SHARE)
     return 1 - contexts["num_timed"][chosen] / num[chosen]

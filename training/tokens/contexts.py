@@ -66,9 +66,6 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
 
     The first timestamp is absolute; each later one is the difference from the previous one.
 
-    Args:
-      src: the probe's (hi, lo, is_ipv6).
-
     Returns:
       The number of tokens (those beyond `limit` belong to the measurement cut there), or DAMAGED if
       the row's bytes are invalid; and the first item that does not fit whole within the limit.
@@ -104,11 +101,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
 
 @njit
 def draw_context(raw, layout, src, key, drawing, scratch):
-    """Draws one context of a row into scratch.tokens.
-
-    Returns:
-      (number of tokens, at most drawing.num_tokens, or DAMAGED; mode; number of measurements).
-    """
+    """Draws one context into scratch.tokens; returns (number of tokens or DAMAGED, mode, items)."""
     scratch.stream[0] = key
     mode = draw_mode(scratch.stream, drawing)
     wanted = drawing.num_tokens
@@ -125,12 +118,8 @@ def draw_context(raw, layout, src, key, drawing, scratch):
 def draw_contexts(raw, layout, src, keys, drawing, scratch, contexts, facts):
     """Draws a context for each key, the k-th into contexts[k]; False if the bytes are damaged.
 
-    Args:
-      raw, layout: the row's `row_layout.Columns`.
-      src: the probe's (hi, lo, is_ipv6).
-      keys: uint64 [k].
-      contexts: uint16 [k, drawing.num_tokens], filled up to each context's end.
-      facts: CONTEXT_FACTS [k], filled.
+    `src` is (hi, lo, is_ipv6), `keys` uint64 [k], `contexts` uint16 [k, drawing.num_tokens], filled
+    up to each context's end, and `facts` CONTEXT_FACTS [k], filled.
     """
     for k in range(len(keys)):
         num, mode, count = draw_context(raw, layout, src, keys[k], drawing, scratch)

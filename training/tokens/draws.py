@@ -47,33 +47,20 @@ _MAX_TRIES = 512  # per measurement of a context
 
 
 class Drawing(NamedTuple):
-    """How contexts are drawn.
+    """How contexts are drawn."""
 
-    Attributes:
-      num_tokens: tokens of a whole context, crop size + 1, since targets are the next token.
-      full_weight, partial_weight: shares of these timestamp modes; NONE has the rest.
-      strided: use draw_strided instead of draw_window.
-      stride_ratio: weight of stride 2s relative to stride s in draw_strided.
-      min_window, max_window: of draw_window, as shares of the row; 0 is one measurement.
-      max_measurements: max per context of draw_strided.
-      repeat_share: share of draw_window's contexts that have few destinations.
-      fixed_order_share: share of all contexts with one order of fields.
-      random_source_share: share of all contexts with a random source address.
-      log_rtt: encode RTTs on the logarithmic scale of `training.tokens.log_rtt`.
-    """
-
-    num_tokens: int
-    full_weight: float
-    partial_weight: float
-    strided: bool
-    max_measurements: int = 1 << 62
-    stride_ratio: float = 1.0
-    min_window: float = 0.0
+    num_tokens: int  # of a context: crop size + 1, since targets are the next token
+    full_weight: float  # share of this timestamp mode
+    partial_weight: float  # NONE has the rest
+    strided: bool  # draw_strided instead of draw_window
+    max_measurements: int = 1 << 62  # of draw_strided
+    stride_ratio: float = 1.0  # weight of stride 2s relative to stride s
+    min_window: float = 0.0  # as a share of the row; 0 is one measurement
     max_window: float = 1.0
-    repeat_share: float = 0.0
-    fixed_order_share: float = 0.0
-    random_source_share: float = 0.0
-    log_rtt: bool = False
+    repeat_share: float = 0.0  # of draw_window's contexts, with few destinations
+    fixed_order_share: float = 0.0  # of all contexts, with one order of fields
+    random_source_share: float = 0.0  # of all contexts
+    log_rtt: bool = False  # see `training.tokens.log_rtt`
 
 
 def new_drawing(
@@ -85,27 +72,16 @@ def new_drawing(
 
 
 class Scratch(NamedTuple):
-    """Memory in which a kernel draws one context; each thread has its own.
+    """Memory in which a kernel draws one context; each thread has its own."""
 
-    Attributes:
-      lists: int64 [3, power of two], at least 4 * len(items) wide.
-      items, is_timed: int64 and bool [items], the measurements drawn, in order.
-      few: uint64 [items], hashes of the few destinations.
-      window: int64 [3], the source of a large row's items: the first measurement, the size
-        (draw_window) or stride (draw_strided), and 1 for few destinations.
-      stream: uint64 [1], random number state.
-      tokens: int32 [num_tokens + SLACK].
-      ranks: those of the row, see `row_layout.Located`.
-    """
-
-    lists: np.ndarray
-    items: np.ndarray
-    is_timed: np.ndarray
-    few: np.ndarray
-    window: np.ndarray
-    stream: np.ndarray
-    tokens: np.ndarray
-    ranks: np.ndarray = NO_RANKS
+    lists: np.ndarray  # int64 [3, power of two], at least 4 * len(items) wide
+    items: np.ndarray  # int64 [items], the measurements drawn, in order
+    is_timed: np.ndarray  # bool [items]
+    few: np.ndarray  # uint64 [items], hashes of the few destinations
+    window: np.ndarray  # int64 [3]: first measurement, size or stride, 1 for few destinations
+    stream: np.ndarray  # uint64 [1], random number state
+    tokens: np.ndarray  # int32 [num_tokens + SLACK]
+    ranks: np.ndarray = NO_RANKS  # of the row, see `row_layout.Located`
 
 
 def new_scratch(num_tokens: int, max_measurements: int = 0) -> Scratch:
@@ -147,10 +123,8 @@ def _is_timed(stream, number, share, phase, left):
 
     Measurements are drawn until the crop is full, so their number is not known in advance. To meet
     the share nevertheless, each stratum of _STRATUM measurements loses its share of timestamps,
-    rounded so that the sum is right (`phase` in [0, 1) makes the rounding fair).
-
-    Args:
-      left: int64 [2], measurements left in the stratum, and timestamps left to drop.
+    rounded so that the sum is right (`phase` in [0, 1) makes the rounding fair). `left`, int64 [2],
+    has the measurements left in the stratum, and the timestamps left to drop.
     """
     if share <= 0.0 or share >= 1.0:
         return share <= 0.0
@@ -329,7 +303,7 @@ def _hash_at(raw, layout, ranks, item):
 
 @njit
 def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
-    """Draws from a large row just enough measurements for `drawing.num_tokens` tokens.
+    """Draws from a large row enough measurements for `drawing.num_tokens`; returns their number.
 
     The window's size is log-uniform, by default over [1, n]; its place is uniform, and its subset
     random. A window that might not fill the crop becomes a run of consecutive measurements that
@@ -337,9 +311,6 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
 
     With `repeats` the window is the whole row and the measurements go to few destinations; a row
     too short for that is drawn from as usual.
-
-    Returns:
-      The number of items; scratch.window is filled.
     """
     num, stream, items = layout.num_measurements, scratch.stream, scratch.items
     timed, untimed, seen = scratch.lists[0], scratch.lists[1], scratch.lists[2]
@@ -399,16 +370,13 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
 
 @njit
 def draw_strided(raw, layout, src_is_ipv6, mode, drawing, scratch):
-    """Draws every stride-th measurement of a window of a row, in order of time.
+    """Draws every stride-th measurement of a window, in order of time; returns their number.
 
     The stride is a power of two that leaves enough measurements for a crop, so the window is sure
     to fill it. The items begin at the window's first measurement or end at its last, so that every
     part of a row can be drawn. In PARTIAL mode each timestamp is kept with probability 1/2. A row
     too short for `drawing.num_tokens` gives all it has; `drawing.max_measurements` limits the
     number.
-
-    Returns:
-      The number of items; scratch.window is filled.
     """
     num, stream = layout.num_measurements, scratch.stream
     items, is_timed = scratch.items, scratch.is_timed

@@ -139,12 +139,7 @@ def context_fault(
     last_second: int,
     mode: str | None,
 ) -> str | None:
-    """Finds a measurement, or a number of timestamps, that a context of a row cannot have.
-
-    Args:
-      first_second, last_second: the range of the row.
-      mode: the name of the context's timestamp mode, if known.
-    """
+    """Finds a measurement, or a number of timestamps, that a context of a row cannot have."""
     for m in measurements:
         if m.src_addr not in (None, src_addr):
             return f"its source is {m.src_addr}, the row's is {src_addr}"

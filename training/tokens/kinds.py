@@ -71,19 +71,12 @@ MEASUREMENT = np.dtype(
 
 
 class Parsed(NamedTuple):
-    """The parsed tokens of a batch.
+    """The parsed tokens of a batch."""
 
-    Attributes:
-      fields: uint8 [n, crop_size], indices into FIELD_NAMES; a byte has its role's.
-      kinds: int8 [n, crop_size], indices into KIND_NAMES, NOTHING for padding.
-      segments: SEGMENT [segments].
-      measurements: MEASUREMENT [measurements].
-    """
-
-    fields: np.ndarray
-    kinds: np.ndarray
-    segments: np.ndarray
-    measurements: np.ndarray
+    fields: np.ndarray  # uint8 [n, crop_size], indices into FIELD_NAMES; a byte has its role's
+    kinds: np.ndarray  # int8 [n, crop_size], indices into KIND_NAMES, NOTHING for padding
+    segments: np.ndarray  # SEGMENT [segments]
+    measurements: np.ndarray  # MEASUREMENT [measurements]
 
     @property
     def modes(self) -> np.ndarray:
@@ -97,12 +90,7 @@ class Parsed(NamedTuple):
 
 
 def parse(tokens: np.ndarray, segmentation: np.ndarray, log_rtt: bool = False) -> Parsed:
-    """Parses the targets of a batch; for inputs, only `fields` is correct.
-
-    Args:
-      tokens: int32 [n, crop_size].
-      segmentation: int32 [n, crop_size], 0 for padding.
-    """
+    """Parses the targets of a batch, int32 [n, crop_size]; for inputs, only `fields` is correct."""
     parsed = Parsed(
         np.zeros(tokens.shape, np.uint8),
         np.full(tokens.shape, NOTHING, np.int8),
@@ -176,11 +164,7 @@ def _parse(tokens, segmentation, fields, kinds, segments, measurements):
 
 
 def timestamp_modes(segments: np.ndarray, may_be_cut: np.ndarray | bool) -> np.ndarray:
-    """Returns FULL, PARTIAL or NONE of each segment, from num_measurements and num_timed: int64.
-
-    Args:
-      may_be_cut: whether one missing timestamp may be due to a cut, bool or bool [segments].
-    """
+    """Returns each segment's FULL, PARTIAL or NONE; may_be_cut allows one missing timestamp."""
     num_untimed = segments["num_measurements"] - segments["num_timed"]
     modes = np.where(num_untimed <= may_be_cut, FULL, PARTIAL)
     return np.where(segments["num_timed"] == 0, NONE, modes)

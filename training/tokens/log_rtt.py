@@ -1,8 +1,7 @@
 """The two-byte encoding of an RTT: as stored in rows, or on a finer, more even scale.
 
-The stored code has five bits of exponent, then a mantissa with the highest bit set: the first byte
-is one of four per octave, 12 to 25 % wide, and 132 of the 256 occur. A model learns first bytes
-first, and they are too coarse to resolve noise of a few percent.
+The first byte of a stored code is one of four per octave, 12 to 25 % wide, and 132 of the 256
+occur. A model learns first bytes first, and they are too coarse to resolve noise of a few percent.
 
 On the logarithmic scale, the first byte is one of 29 per octave, 2.4 % wide, from 4 ms to 0.5 s,
 the range of most RTTs on the internet. It is one of six from 128 µs to 4 ms and from 0.5 to 1 s.
