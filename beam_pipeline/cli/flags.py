@@ -1,7 +1,7 @@
 """Command lines: flags from dataclass fields, with dashes or underscores, one-line errors.
 
-A job's options are a dataclass whose fields are made by `flag`, so that the name, default, help
-and argparse settings of each flag are in one place.
+A job's options are a dataclass whose fields are made by `flag`, which holds the name, default, help
+and argparse settings of each flag:
 
     @dataclass(frozen=True)
     class Options:
@@ -12,7 +12,7 @@ and argparse settings of each flag are in one place.
     add_flags(parser, fields(Options))
     options = Options(**vars(parser.parse_args(argv)))
 
-Parsers and --help do not import Beam, NumPy or other slow modules; a test checks this.
+Parsers and --help do not import Beam, NumPy or other slow modules.
 """
 
 import argparse

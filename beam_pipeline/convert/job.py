@@ -54,11 +54,7 @@ _NOT_IN_THE_MANIFEST = ("output", "overwrite", "debug")
 
 
 def run(options: ConvertOptions, beam_options: PipelineOptions) -> dict[str, Any] | None:
-    """Runs the job and returns its manifest; None if it only wrote a template.
-
-    Raises UsageError for an invalid command, ProbelineError if the job failed; the output then does
-    not look finished.
-    """
+    """Runs the job and returns its manifest; None if it only wrote a template."""
     paths = [("output", options.output), *(("input", path) for path in options.input)]
     dataflow_job = frame.check_runner(beam_options, paths)
     manifest = {
@@ -228,10 +224,7 @@ def commit(
     staged: Iterable[StagedUnit],
     written: Iterable[ConvertedShard],
 ) -> None:
-    """Proves the counts, names the files, writes manifest and `.SUCCESS`; may be repeated.
-
-    Raises ProbelineError if the counts do not agree, or another run has taken the output.
-    """
+    """Proves the counts, names the files, writes manifest and `.SUCCESS`; may be repeated."""
     results = Results(
         sorted(inputs, key=lambda file: file.number),
         sorted(staged, key=lambda unit: (unit.file, unit.unit)),

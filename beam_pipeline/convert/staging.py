@@ -104,11 +104,7 @@ class StagedUnit(Message, frozen=True):
 
 
 def stage_unit(unit: WorkUnit, options: RecordOptions, folder: str) -> StagedUnit:
-    """Reads a work unit and writes its records to files below `folder`.
-
-    Raises ProbelineError if the file was changed, or if it is damaged or has a bad record and the
-    options make that an error.
-    """
+    """Reads a work unit and writes its records to files below `folder`."""
     name = f"file-{unit.file.number:06d}-{unit.number:06d}"
     writer, letters = BlockWriter(f"{folder}/records", name), LetterBox(f"{folder}/letters", name)
     num_read = num_blank = num_bytes = 0
@@ -178,7 +174,6 @@ class ShardPlan(Message, frozen=True):
 
     @property
     def num_records(self) -> int:
-        """The number of records in the shard."""
         return sum(part.stop - part.start for part in self.parts)
 
 

@@ -1,9 +1,8 @@
 """croissant.json: the description of a dataset for search engines, catalogues and loaders.
 
 The format is Croissant 1.1 (mlcommons.org/croissant/1.1, and mlcommons.org/croissant/RAI/1.0 for
-`rai:`). It lists the SHA-256 of `manifest.json` and of each `rows.parquet`; shards are covered by
-the manifest, so the file does not grow with their number. Relative paths keep copies
-self-describing. The publisher and the license are unknown here.
+`rai:`). It lists the SHA-256 of `manifest.json` and of each `rows.parquet`; the manifest covers the
+shards. Relative paths keep copies self-describing. The publisher and the license are unknown here.
 """
 
 import hashlib

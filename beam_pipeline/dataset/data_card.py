@@ -1,9 +1,8 @@
 """The data card of a dataset, README.md in its folder, and the facts shared with croissant.json.
 
-All facts follow from the manifest and the row indexes; there is no date or machine name. Users may
-edit the card, so no checksum covers it. A README.md that does not begin with one of CARD_HEADS is
-never overwritten. The card starts with the YAML metadata of a Hugging Face dataset card
-(huggingface.co/docs/hub/datasets-cards).
+All facts follow from the manifest and the row indexes, without a date or machine name. Users may
+edit the card; a README.md that does not begin with one of CARD_HEADS is never overwritten. The card
+starts with the metadata of a Hugging Face dataset card (huggingface.co/docs/hub/datasets-cards).
 """
 
 import re
@@ -63,7 +62,6 @@ def read_totals(indexes: str) -> dict[str, SplitTotals]:
 
 
 def splits_of(manifest: Manifest) -> dict[str, Split]:
-    """Returns the splits in the order of the descriptions."""
     return {name: manifest.splits[name] for name in SPLITS}
 
 
@@ -72,7 +70,6 @@ def num_rows(manifest: Manifest) -> int:
 
 
 def title(manifest: Manifest) -> str:
-    """Returns a one-line title of the dataset."""
     probes = sum(split.num_probes for split in splits_of(manifest).values())
     return f"{manifest.counts.measurements:,} ping measurements of {probes:,} probes"
 
@@ -211,7 +208,6 @@ def write_card(
 
 
 def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) -> str:
-    """Returns the card as Markdown."""
     generations = []
     if len(manifest.generations) > 1:
         table = _table(GENERATION_COLUMNS, generation_rows(manifest))

@@ -1,9 +1,8 @@
-"""The options that shape a dataset, and the placement of its rows: the split and shard of each.
+"""The options that shape a dataset, and the split and shard of each row.
 
-The options are flags of the job and lines of the manifest. A row's place follows from its probe's
-address, its number and the options alone, so the writer and `beam_pipeline.verify` agree on it, and
-results do not depend on the runner. Heavy imports are avoided, so that a command line is parsed
-before NumPy and Arrow are loaded.
+A row's place follows from its probe's address, its number and the options alone, so the writer and
+`beam_pipeline.verify` agree on it, and results do not depend on the runner. Heavy imports are
+avoided, so that command lines are parsed before NumPy and Arrow are loaded.
 """
 
 import hashlib

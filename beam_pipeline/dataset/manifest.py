@@ -1,11 +1,10 @@
 """The manifest of a dataset, and its commit: `write_success`.
 
 A dataset is committed once `_SUCCESS` exists and has the checksum of `manifest.json`. Two runs over
-the same input differ only in the `generations` of their manifests, which have dates. An appending
-run writes the next generation, a whole dataset, to NEXT_FOLDER, and moves it out after its commit;
-while `manifest.json` is new and `_SUCCESS` old, readers use NEXT_FOLDER. Types, ranges and paths of
-manifests are validated here. Unknown fields and options are ignored, since incompatible changes
-change the format version.
+the same input differ only in their `generations`, which have dates. An appending run writes the
+next generation, a whole dataset, to NEXT_FOLDER, and moves it out after its commit; meanwhile
+readers use NEXT_FOLDER. Types, ranges and paths are validated here. Unknown fields and options are
+ignored, since incompatible changes change the format version.
 """
 
 import dataclasses

@@ -146,7 +146,6 @@ def is_ipv6(run: np.ndarray) -> np.ndarray:
 
 
 def format_destinations(run: np.ndarray) -> pa.StringArray:
-    """Returns the destinations of a run as text."""
     if run.dtype == NARROW:
         return addresses.format_ipv4(run["dst_lo"])
     return addresses.format_any(run["dst_hi"], run["dst_lo"])

@@ -1,11 +1,8 @@
-"""A finished dataset: opened, and its rows by number, from ArrayRecord or TFRecord shards.
+"""A finished dataset, and its rows by number, from ArrayRecord or TFRecord shards.
 
-  dataset = open_dataset("rows")
-  dataset.rows("train")[0].to_arrow()
-
-Every record is compared with its line in the row index, so a shard that was swapped or damaged
-after the manifest was written is never used. A record of a TFRecord shard is found by the sizes of
-the records before it. ArrayRecord reads its shards itself, also on `gs://`.
+Every record is compared with its line in the row index, so a shard swapped or damaged after the
+manifest was written is never used. TFRecords are found by the sizes of the records before them.
+ArrayRecord reads its shards itself, also on `gs://`.
 """
 # pyarrow and ArrayRecord are untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -303,7 +300,6 @@ class RowReader[Rows: Lines]:
         return BadRowError(f"{path} record {position}: {reason}; {self._cure}")
 
     def map_shard(self, number: int) -> mmap.mmap:
-        """Memory-maps a local ArrayRecord shard; raises READ_ERRORS."""
         shard = self._open(number)
         assert isinstance(shard, _ArrayRecordShard)
         return shard.mapped

@@ -1,9 +1,8 @@
 """Sorted runs: measurements of one probe as packed records, in the order of a probe row.
 
 A run is a numpy array of NARROW (16 bytes, all destinations IPv4) or WIDE (28 bytes) records. The
-order is (event_time, destination as a 128-bit number, rtt). It is total, since ties are equal
-bytes, so results do not depend on the order of arrival. Runs are contiguous bytes: they are cut,
-joined and stored without decoding.
+order is (event_time, destination as a 128-bit number, rtt). Ties are equal bytes, so results do not
+depend on the order of arrival. Runs are cut, joined and stored as contiguous bytes.
 """
 
 from collections.abc import Sequence

@@ -49,10 +49,7 @@ def _values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
 
 
 def text_at(record: dict[str, Any], name: str) -> str | None:
-    """Returns the texts of a field, one per line, numbers as text; None if there are none.
-
-    Raises TypeError for a value that is neither a string nor a number.
-    """
+    """Returns a field's texts, one per line, numbers as text; TypeError for any other value."""
     texts = []
     for value in values_at(record, name):
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):

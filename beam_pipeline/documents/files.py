@@ -50,12 +50,10 @@ class InputFile(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of the file."""
         return self.file.path
 
     @property
     def num_bytes(self) -> int:
-        """The size of the file."""
         return self.file.num_bytes
 
 
@@ -73,7 +71,6 @@ class WorkUnit(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of the file."""
         return self.file.path
 
     @property

@@ -42,13 +42,9 @@ def split_records(
 ) -> Iterator[Records]:
     """Yields the records of a file, grouped by the block in which they end.
 
-    Args:
-      blocks: a whole file, cut anywhere.
-      may_be_array: a file that begins with `[` is an array; otherwise it has lines.
-      max_record_bytes: a longer record is cut one byte beyond it; by default MAX_RECORD_BYTES.
-
-    Raises:
-      ArrayError: the array does not end, or something follows it.
+    With `may_be_array`, a file that begins with `[` is an array; otherwise it has lines. A record
+    longer than `max_record_bytes` is cut one byte beyond it. Raises ArrayError if the array does
+    not end, or something follows it.
     """
     limit = max_record_bytes or MAX_RECORD_BYTES
     num_bytes = 0

@@ -61,20 +61,16 @@ class Records(NamedTuple):
 
     @property
     def count(self) -> int:
-        """The number of records."""
         return len(self.starts)
 
     @property
     def max_bytes(self) -> int:
-        """The size of the longest record."""
         return int(np.max(self.stops - self.starts, initial=0))
 
     def at(self, number: int) -> bytes:
-        """Returns one record."""
         return self.data[self.starts[number] : self.stops[number]]
 
     def each(self) -> list[bytes]:
-        """Returns all records."""
         bounds = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
         return [self.data[start:stop] for start, stop in bounds]
 

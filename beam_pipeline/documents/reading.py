@@ -54,18 +54,12 @@ def read_unit(
 ) -> Iterator[Piece]:
     """Yields all records of a work unit, a few MiB at a time.
 
-    A blank line is not a record. A file named .json is one array if it begins with `[`, and lines
-    otherwise.
+    A blank line is not a record. A file named .json is one array if it begins with `[`. A record
+    longer than `max_record_bytes` is cut one byte beyond it (JSON) or skipped (TFRecord). `columns`
+    chooses those of Parquet, None for all; the size of `sized_by`, or of all, limits a batch.
 
-    Args:
-      max_record_bytes: a longer JSON record is cut one byte beyond it, a longer TFRecord is
-        skipped; by default MAX_RECORD_BYTES.
-      columns: returns the columns of Parquet to read, None for all, given path and schema.
-      sized_by: the column whose size limits a batch of Parquet; all by default.
-
-    Raises:
-      one of DAMAGED: the file cannot be read further.
-      ProbelineError: it is not the file that was planned, or is compressed despite its name.
+    Raises one of DAMAGED if the file cannot be read further, ProbelineError if it was changed or is
+    compressed despite its name.
     """
     with unchanged(unit.file.file):
         if unit.file.format == "parquet":
@@ -126,11 +120,7 @@ def _read_tfrecord(
 
 
 def read_texts(unit: WorkUnit, fields: Fields = Fields()) -> Iterator[DocumentBatch]:  # noqa: B008
-    """Yields the texts of all records of a work unit of JSON or Parquet, a few MiB at a time.
-
-    Raises ProbelineError if the file cannot be read further, was changed since it was matched, or
-    is Parquet without the text field.
-    """
+    """Yields the texts of a work unit of JSON or Parquet, a few MiB at a time."""
     row = unit.first_row or 0
     columns, sized_by = document_parquet.columns_of(fields), "" if fields.nested else fields.text
     pieces = read_unit(unit, None, columns, sized_by)

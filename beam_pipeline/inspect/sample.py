@@ -1,9 +1,8 @@
 """A bounded, repeatable sample of a split's measurements, drawn from its rows.
 
 Points are placed at equal distances over all measurements, in the order of src_id and row_index.
-From each row hit, evenly spread measurements are taken. A row is thus read with a probability
-proportional to its length, and all measurements have about equal weight. A small split is taken
-whole. The sample of a dataset is deterministic.
+From each row hit, evenly spread measurements are taken, so the chance of a row is proportional to
+its length, and all measurements have about equal weight. A small split is taken whole.
 """
 
 from __future__ import annotations

@@ -82,7 +82,6 @@ class NumberedDestinations(NamedTuple):
 
 
 def number_destinations(samples: Mapping[str, Sample]) -> NumberedDestinations:
-    """Numbers the destinations and counts their measurements."""
     hi = np.concatenate([sample.hi for sample in samples.values()])
     lo = np.concatenate([sample.lo for sample in samples.values()])
     order = np.lexsort((lo, hi))
@@ -119,10 +118,10 @@ def top_destinations(samples: Mapping[str, Sample], count: int) -> tuple[list[De
 
 
 def timeline(samples: Mapping[str, Sample], period: Period) -> Timeline:
-    """Counts the measurements in bins of a round width, about 180 at most.
+    """Counts the measurements in up to about 180 bins of a round width.
 
-    Bins average at least _MIN_BIN_MEASUREMENTS sampled measurements, so that no bin of an even
-    stream is empty by chance.
+    Bins average at least _MIN_BIN_MEASUREMENTS samples, so none of an even stream is empty by
+    chance.
     """
     sampled = sum(len(sample) for sample in samples.values())
     max_bins = min(_MAX_BINS, max(1, sampled // _MIN_BIN_MEASUREMENTS))

@@ -39,7 +39,6 @@ class _Options(PipelineOptions):
     """Beam's options with cached views: Beam requests hundreds, 0.3 ms each."""
 
     def view_as(self, cls: type[Any]) -> Any:
-        """Returns the view of a class."""
         views = self.__dict__.setdefault("_views", {})  # Beam's own __setattr__ takes options only
         if cls not in views:
             views[cls] = super().view_as(cls)
@@ -47,11 +46,7 @@ class _Options(PipelineOptions):
 
 
 def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOptions:
-    """Returns Beam's options from the flags that are not the job's.
-
-    `job_flags` are for suggestions. Raises UsageError for an unknown flag or a value that Beam
-    rejects.
-    """
+    """Returns Beam's options from the flags that are not the job's; UsageError for a bad flag."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -88,10 +83,7 @@ def suited(given: PipelineOptions) -> PipelineOptions:
 
 
 def check_job_server(beam_options: PipelineOptions) -> None:
-    """Raises UsageError unless a job server listens at --job_endpoint, if the runner needs one.
-
-    Beam would retry for five minutes.
-    """
+    """Raises UsageError if no server listens at --job_endpoint; Beam would retry for minutes."""
     runner = beam_options.view_as(StandardOptions).runner
     endpoint = beam_options.view_as(PortableOptions).job_endpoint
     if runner not in RUNNERS_WITH_OWN_FLAGS or endpoint == "embed":

@@ -58,10 +58,7 @@ class DataflowJob:
 
 
 def job_of(options: PipelineOptions) -> DataflowJob | None:
-    """Returns the Dataflow job that options request; None for other runners.
-
-    Raises UsageError if the job cannot be submitted or its workers would lack this package.
-    """
+    """Returns the Dataflow job that options request, if any; UsageError if it cannot be run."""
     if options.view_as(beams.StandardOptions).runner != RUNNER:
         return None
     cloud = options.view_as(GoogleCloudOptions)

@@ -182,10 +182,7 @@ def add_transforms(pipeline: beam.Pipeline, job_run: JobRun, build: Build) -> No
 
 
 def commit(_: bytes, job_run: JobRun, last: Commit, *sides: Any) -> None:
-    """Commits unless another attempt has, and cleans up; may be repeated.
-
-    Raises ProbelineError if the counts do not agree, or another run has taken the output.
-    """
+    """Commits unless another attempt has, and cleans up; may be repeated."""
     is_finished = last.is_finished or job_run.is_finished
     with logged(last.label, output=job_run.output):
         try:
@@ -201,10 +198,7 @@ def commit(_: bytes, job_run: JobRun, last: Commit, *sides: Any) -> None:
 
 
 def check_rights(begun: bytes, folder: str) -> bytes:
-    """Writes, finds, lists and deletes a file below `folder`; returns the first argument.
-
-    Each attempt uses its own folder. Raises ProbelineError if this process lacks the rights.
-    """
+    """Writes, finds, lists and deletes a file below `folder`; ProbelineError without the rights."""
     attempt = unique_path(folder, "rights")
     path = f"{attempt}/file"
     with logged("Check rights", path=path):

@@ -24,7 +24,6 @@ class Message(msgspec.Struct, array_like=True, frozen=True, order=True):
         coders.registry.register_coder(cls, MessageCoder)
 
     def encode(self) -> bytes:
-        """Returns the message as bytes."""
         return _encoder.encode(self)
 
     @classmethod

@@ -210,10 +210,7 @@ def _clear(output: str, run: JobRun, overwrite: bool, append: bool, files: Outpu
 
 
 def _remove_dead_runs(temp: str, flag: str) -> None:
-    """Removes the temporary files of other runs, which are dead, since this one has the lock.
-
-    Raises UsageError on filesystems without locks, where they may be alive.
-    """
+    """Removes files of other runs, dead under our lock; UsageError where there are no locks."""
     if is_local(temp):
         for entry in os.scandir(temp):
             if entry.name == _LOCK_NAME:

@@ -41,12 +41,8 @@ def run_program[Options, Result](
 ) -> int:
     """Runs the command line of a job and returns the exit code, as `run_command`.
 
-    Args:
-      argv: None for that of this process; --debug shows Beam's log and tracebacks.
-      parse: returns the job's options and Beam's.
-      run: returns None if it only wrote a template.
-      report: prints the result, and the run's duration in seconds.
-      output_name: of the output's content, for messages.
+    `run` returns None if it only wrote a template; `report` also takes the seconds of the run;
+    `output_name` is for messages. --debug shows Beam's log and tracebacks.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments

@@ -30,10 +30,7 @@ _MAX_LISTED_FILES = 1000
 
 
 def open_base(output: str) -> Dataset:
-    """Opens the dataset that a run appends to, after completing the switch of a killed run.
-
-    Raises UsageError if there is none, it cannot be appended to, or another run is writing it.
-    """
+    """Completes a killed run's switch and opens the dataset to append to; UsageError if unfit."""
     if not is_local(output) and not is_gcs(output):
         raise UsageError(f"--append: {output} is neither local nor on gs://: choose such a folder")
     try:
@@ -58,11 +55,7 @@ def tidied(output: str) -> Dataset:
 
 
 def check(base: Dataset, ours: dict[str, Any]) -> None:
-    """Checks that a run may append to a dataset, once it holds the output.
-
-    Raises UsageError if an option of the run, `ours`, differs from the dataset's; ProbelineError if
-    another run has just changed the dataset.
-    """
+    """Raises ProbelineError if an option of `ours` is not the dataset's, or it has just changed."""
     defaults = {item.name: item.default for item in fields(Options)}
     for name, value in ours.items():
         said = base.manifest.options.get(name, defaults.get(name, ""))

@@ -192,10 +192,7 @@ def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
 
 
 def check_shards(output: str, splits: Iterable[Split]) -> None:
-    """Raises ProbelineError unless every shard has the size and checksum that was written.
-
-    Shards are not read again; only the size of local ones is compared.
-    """
+    """Raises ProbelineError unless shards have the size and, if remote, the checksum written."""
     if not files.is_local(output) and not files.is_gcs(output):
         return  # other filesystems have no such list
     shards = {f"{output}/{shard.path}": shard for split in splits for shard in split.shards}

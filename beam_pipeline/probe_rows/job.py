@@ -41,7 +41,6 @@ class Job:
 
     @property
     def workspace(self) -> Workspace:
-        """Where the run keeps temporary files."""
         return Workspace(self.run.folder, self.inline_bytes)
 
     @property

@@ -35,10 +35,7 @@ _LOCAL_RUNNERS = (runners.IN_MEMORY_RUNNER, runners.PRISM_RUNNER)
 
 
 def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
-    """Runs the job and returns the finished dataset; None if it only wrote a template.
-
-    Raises ProbelineError if the job failed; no unfinished dataset then looks finished.
-    """
+    """Runs the job and returns the finished dataset; None if it only wrote a template."""
     paths = [("output", options.output), *(("input", path) for path in options.input)]
     dataflow_job = frame.check_runner(beam_options, paths)
     if dataflow_job is not None:
@@ -132,10 +129,7 @@ class Inputs(NamedTuple):
 
 
 def sort_inputs(options: Options) -> Inputs:
-    """Separates datasets from other inputs.
-
-    Raises UsageError for a path inside a dataset, ProbelineError for an unfinished dataset.
-    """
+    """Separates datasets from other inputs; ProbelineError unless they are whole and finished."""
     paths = list(dict.fromkeys(path.rstrip("/") or path for path in options.input))
     if options.input_format == "probe_rows":
         return Inputs([stored_rows.open_input(path) for path in paths], [])

@@ -143,7 +143,6 @@ def svg_of(name: str, height: float, draw: Callable[[Figure], None]) -> str:
 
 
 def two_axes(figure: Figure, widths: tuple[float, float] = (1, 1)) -> tuple[Axes, Axes]:
-    """Returns the left and right axes of a figure."""
     left, right = figure.subplots(1, 2, width_ratios=widths)
     return left, right
 

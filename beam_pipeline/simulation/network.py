@@ -135,8 +135,6 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Network:
-    """The truth behind the measurements."""
-
     probes: Probes
     anchors: Anchors
     pairs: Pairs
@@ -144,7 +142,6 @@ class Network:
 
 
 def build_network(options: NetworkOptions) -> Network:
-    """Draws the whole network from the seed."""
     rng = np.random.default_rng([options.seed, NETWORK_STREAM])
     probe_nodes = _place(rng, options.num_probes)
     anchor_nodes = _place(rng, options.num_anchors)
@@ -200,8 +197,7 @@ def _choose_destinations(
 ) -> tuple[Ints, Ints]:
     """Returns (probe, anchor) of every pair: 10 to 20 different anchors per probe, if available.
 
-    Robert Floyd's sampling without replacement, for all probes at once: memory does not depend on
-    the number of anchors.
+    Robert Floyd's sampling without replacement; memory does not depend on the number of anchors.
     """
     most = min(MAX_DESTINATIONS, num_anchors)
     chosen = np.empty((num_probes, most), np.int64)

@@ -58,10 +58,7 @@ def described(source: str) -> str:
 
 
 def find_key(source: str) -> KeyReference:
-    """Reads the key before the job begins; returns the reference for the workers.
-
-    Raises UsageError if there is no valid key, ProbelineError if it cannot be read.
-    """
+    """Reads the key before the job begins; returns the reference for the workers."""
     if source and is_on_this_machine(source):
         source = os.path.abspath(source)  # a worker may have a different working directory
     return KeyReference(source, fingerprint(read_key(source)))

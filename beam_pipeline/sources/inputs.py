@@ -69,7 +69,6 @@ class Piece(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of the file."""
         return self.file.path
 
 
@@ -113,10 +112,7 @@ def _one_spelling(path: str) -> str:
 
 
 def inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
-    """Inspects a file's head and footer; an unreadable file is returned with its `problem`.
-
-    Raises ProbelineError if a column is missing or has the wrong type, or the file was changed.
-    """
+    """Inspects head and footer; `problem` if the file is unreadable, ProbelineError if unsuited."""
     with unchanged(file):
         return _inspect(file, options)
 

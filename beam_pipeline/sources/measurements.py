@@ -97,10 +97,7 @@ def type_problem(name: str, dtype: pa.DataType, column: str) -> str | None:
 
 
 def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
-    """Returns one line about the first missing or mistyped column, if any.
-
-    `names` are the input's names of COLUMNS.
-    """
+    """Returns one line about the first missing or mistyped column; `names` are those of COLUMNS."""
     for column in COLUMNS:
         index = schema.get_all_field_indices(names[column])
         if not index:

@@ -49,10 +49,7 @@ class Sample:
 
 
 def parse_time(flag: str, text: str) -> int:
-    """Returns µs since 1970 of an ISO 8601 time, UTC by default, or of seconds since 1970.
-
-    Raises UsageError if it is neither, or not within the years 1970 to 9999.
-    """
+    """Returns µs since 1970 of an ISO 8601 time, by default UTC, or of seconds; or UsageError."""
     try:
         if _EPOCH_SECONDS.fullmatch(text):
             if len(text) == 8:  # also a date without dashes

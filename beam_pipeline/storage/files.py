@@ -196,7 +196,6 @@ def digests_of(data: bytes) -> Digests:
 
 
 def file_digests(path: str) -> Digests:
-    """Returns the digests of a file in one read."""
     sha256 = hashlib.sha256()
     size, checksum = _read_through(path, sha256.update)
     return Digests(size, checksum, sha256.hexdigest())
@@ -293,7 +292,6 @@ def atomic_write(
 
 
 def write_file(path: str, data: bytes, durable: bool = False) -> None:
-    """Writes a small file with `atomic_write`."""
     with atomic_write(path, durable=durable) as file:
         file.write(data)
 

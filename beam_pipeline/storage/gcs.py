@@ -1,9 +1,9 @@
 """Objects on `gs://`: whole or ranged reads, listings, renames, guarded by generation.
 
 Every function raises ProbelineError with one line: the path, the reason and the cure. Each process
-has one google-cloud-storage client: with STORAGE_EMULATOR_HOST set, for that host without
-credentials; without credentials, for public buckets. Beam's own filesystem creates a client per
-call, fetches at least 16 MiB, and ignores checksums and generations.
+has one google-cloud-storage client, for STORAGE_EMULATOR_HOST if set. Without credentials it reads
+public buckets. Beam's own filesystem creates a client per call, fetches at least 16 MiB, and
+ignores checksums and generations.
 """
 
 from __future__ import annotations
@@ -249,11 +249,9 @@ def create(path: str) -> BinaryIO:
 
 
 def prepare_native_reader(path: str) -> None:
-    """Prepares the environment for ArrayRecord's own reader of `gs://`.
+    """Prepares the environment for ArrayRecord's `gs://` reader; ProbelineError if it would hang.
 
-    The reader has its own variable for an emulator. Without credentials, which it needs even for
-    public buckets, it would retry silently for over three minutes; this raises ProbelineError
-    instead.
+    Without credentials, even for a public bucket, it retries silently for over three minutes.
     """
     if "://" not in path:
         return

@@ -106,7 +106,7 @@ def _compare_hash(row_bytes, row):
 
 @njit
 def _has_bytes(row_bytes, row):
-    """Returns whether a row has bytes, and in the cache also intact ones."""
+    """Returns whether a row has bytes and, in the cache, a matching hash."""
     if len(row_bytes.offsets):
         return row_bytes.is_checked[row] or _compare_hash(row_bytes, row)
     slot = np.searchsorted(row_bytes.held, row)

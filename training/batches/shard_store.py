@@ -38,7 +38,7 @@ class _Share(NamedTuple):
     """A lane's contexts of a row in an epoch, from first_k on."""
 
     first_k: int
-    contexts: np.ndarray  # with facts, as `draw_contexts` fills them
+    contexts: np.ndarray  # filled by `draw_contexts`, like facts
     facts: np.ndarray
     left: set[int]  # indices of unused contexts
     window: int  # the lane's window that the row was read for; -1 if read for a different lane

@@ -53,7 +53,7 @@ def check_shares(key: str, shares: Shares, num_stages: int) -> None:
 
 
 def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:
-    """Returns the stages of a run, in order; UsageError if they do not end with crop_size.
+    """Returns the stages of a run, in order; UsageError if the curriculum is invalid.
 
     "128x3000,512x4000" is 3,000 steps with crops of 128 tokens, 4,000 with crops of 512, and the
     rest with crops of crop_size; "" is a single stage.

@@ -271,9 +271,9 @@ def check_maxtext() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Connection:
-    """The training feeds (none without data) and checkpoint managers of MaxText since `connect`."""
+    """The training feeds and checkpoint managers that MaxText has created since `connect`."""
 
-    feeds: list[Feed] = dataclasses.field(default_factory=list)
+    feeds: list[Feed] = dataclasses.field(default_factory=list)  # none without data to load
     checkpoint_managers: list[Any] = dataclasses.field(default_factory=list)
 
     def finish_checkpoints(self) -> None:

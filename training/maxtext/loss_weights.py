@@ -21,7 +21,7 @@ _SALT = 0x6C6F_7373  # of the choice of targets
 
 
 def weights_of_kinds(weights: Mapping[str, float]) -> np.ndarray:
-    """Returns the weight of each of `kinds.KIND_NAMES`, float64 [kinds]; UsageError if invalid."""
+    """Returns the weight of each of `kinds.KIND_NAMES`, 1 by default: float64 [kinds]."""
     for kind, weight in weights.items():
         if kind not in KIND_NAMES:
             raise UsageError(

@@ -164,7 +164,7 @@ def measure(
 
 
 def draw_rows(sizes: np.ndarray, families: np.ndarray, max_rows: int, seed: int) -> np.ndarray:
-    """Draws `max_rows` rows, ascending: the first, and equally many of each size and family."""
+    """Draws up to max_rows rows, ascending: the first, and equally many of each size and family."""
     strata, stratum = np.unique(sizes * len(FAMILIES) + families, return_inverse=True)
     members = sorted((np.flatnonzero(stratum == i) for i in range(len(strata))), key=len)
     rng = np.random.default_rng(seed)
