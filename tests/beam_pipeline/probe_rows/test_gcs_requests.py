@@ -15,6 +15,7 @@ from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.shards.claim_checks import READS_AT_A_TIME, ClaimReader, StoredPayload
 from beam_pipeline.shards.staging import Records, ShardRecords, StageRecords
 from beam_pipeline.sources import inputs
+from beam_pipeline.storage.gcs import info
 from tests.support.engines import Gcs
 from tests.support.faulty_gcs import FaultyGcs, faulty
 from tests.support.helpers import NOW, measurements_table, run_do_fn
