@@ -3,6 +3,7 @@
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -227,7 +228,7 @@ def test_finalising_again(tmp_path):
     assert finalise(tmp_path, written) == infos == [shard.info for shard in written]
     assert bytes_in(tmp_path / "out") == before
     lines = pq.read_table(tmp_path / "out" / "index.parquet").to_pylist()
-    records = [list(read_tfrecord(str(tmp_path / "out" / name))) for name in NAMES]
+    records: list[Any] = [list(read_tfrecord(str(tmp_path / "out" / name))) for name in NAMES]
     assert sorted(records[0] + records[1]) == sorted(payload for _, payload in WORDS)
     assert lines == [
         {"shard": shard, "position": at, "num_bytes": len(record), "start": record[:3]}
