@@ -50,8 +50,8 @@ def uploaded(gcs: Gcs, dataset: Path) -> str:
 
 
 @contextlib.contextmanager
-def through_proxy(gcs: Gcs, monkeypatch: pytest.MonkeyPatch, **faults: int) -> Iterator[FaultyGcs]:
-    with faulty(gcs.endpoint, **faults) as proxy, monkeypatch.context() as patch:
+def through_proxy(gcs: Gcs, monkeypatch: pytest.MonkeyPatch, every: int = 0) -> Iterator[FaultyGcs]:
+    with faulty(gcs.endpoint, every) as proxy, monkeypatch.context() as patch:
         for name in ("STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_ENDPOINT"):
             patch.setenv(name, proxy.endpoint)
         yield proxy

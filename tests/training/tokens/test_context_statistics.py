@@ -1,8 +1,6 @@
-"""Drawing contexts is without bias.
+"""Drawing contexts is without bias: their tokens show what was drawn, theory says how often.
 
-Most statistics are of a `steady_row`: its i-th destination is the IPv4 address i and all its
-measurements take the same tokens, so that the tokens tell which were drawn and theory says how
-often. Keys are fixed; a bound is one that right drawing breaks with a probability of 1e-9.
+Keys are fixed; a bound is one that right drawing breaks with a probability of 1e-9.
 """
 
 import math
@@ -30,6 +28,7 @@ UNTIMED, TIMED = 14, 16  # tokens of a measurement of a steady row; its first ti
 
 
 def steady_row(n: int) -> Row:
+    """The i-th destination is the IPv4 address i; all measurements take the same tokens."""
     run = np.zeros(n, NARROW)
     run["event_time"] = YEAR_2024_US + np.arange(n) * 100_000
     run["dst_lo"] = np.arange(n)

@@ -1,6 +1,5 @@
 """Drawing contexts: the compiled way gives the tokens of the plain one, in crops that are full."""
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -136,17 +135,6 @@ def test_contexts_do_not_depend_on_how_many_are_drawn_at_once():
     assert [contexts_of(draw(row, 1, first_k=k))[0] for k in range(16)] == all_of_them
 
 
-def test_seed_epoch_row_and_number_make_another_context_each():
-    row = row_of(make_run(900, seed=5))
-    values = [0, 1, 2, 2**40, 2**62]
-    found = {
-        tuple(tokens)
-        for seed, epoch, identity in itertools.product(values, repeat=3)
-        for tokens in contexts_of(draw(row, 3, seed=seed, epoch=epoch, identity=identity))
-    }
-    assert len(found) == 3 * 5**3
-
-
 def test_contexts_are_written_to_their_lines_alone():
     row = row_of(make_run(900, seed=6))
     expected = draw(row, 3)
@@ -248,14 +236,6 @@ def test_a_context_with_repeats_has_few_destinations_of_the_whole_row(num_destin
     assert len({dst for each in of_drawn for dst in each}) > num_destinations / 2
     assert set(drawn.facts["window"].tolist()) == {8000}
     assert set(drawn.facts["first"].tolist()) == {0}
-
-
-def test_the_crop_is_full_also_where_measurements_to_few_destinations_are_rare():
-    destinations = np.arange(3000)
-    row = row_to(destinations)  # each destination once
-    drawn = draw(row, 20, repeat_share=1.0)
-    assert set(drawn.facts["num_tokens"].tolist()) == {1025}
-    assert_as_reference(row, drawn)
 
 
 def test_a_row_that_is_short_for_repeats_is_drawn_from_like_any():
