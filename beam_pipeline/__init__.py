@@ -1,7 +1,7 @@
 """Probeline: ping measurements in Parquet to probe rows in sharded ArrayRecord, on Apache Beam.
 
-What users need is exported here and loaded when it is used, so importing this package loads nothing
-heavy: Beam, Arrow and numba arrive with the names that need them (a test holds that).
+The public names are exported here and loaded on first use, so importing this package loads nothing
+heavy: Beam, Arrow and numba are loaded with the names that need them (tested).
 """
 
 from beam_pipeline.lazy_exports import exporting

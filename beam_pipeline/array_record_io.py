@@ -1,8 +1,8 @@
 """ArrayRecord for Apache Beam: WriteToArrayRecord, ReadFromArrayRecord, ReadAllFromArrayRecord.
 
-They work with records of any content on any filesystem of Beam, in bounded memory, without
-TensorFlow. Shards have the same bytes on every run and runner: a record's key determines its
-shard and its place there.
+They handle records of any content on any Beam filesystem, in bounded memory and without TensorFlow.
+Shards have the same bytes on every run and runner, since a record's key determines its shard and
+its place there.
 
   (pipeline
    | beam.Create([b"alpha", b"beta"])
@@ -60,40 +60,39 @@ class WriteToArrayRecord(beam.PTransform):
     """Writes elements to ArrayRecord shards, with the arguments of `beam.io.WriteToTFRecord`.
 
     The result is a PCollection of `ShardInfo` (path, shard, num_shards, num_records, num_bytes,
-    crc32c), one per file, once all files have their final names. Memory: one record and
-    ArrayRecord's own buffers (about 60 MB at 8 MiB a record); of one shard the records up to
-    1 KiB, and 200 bytes for each record. Larger ones are staged once below `temp_location`, in a
+    crc32c, sha256), one per file, once all files have their final names. Memory: one record and
+    ArrayRecord's own buffers (about 60 MB at 8 MiB per record); of one shard, the records up to
+    1 KiB and 200 bytes per record. Larger records are staged once below `temp_location`, in a
     folder that is removed at the end, together with files of failed attempts.
 
     Args:
-      file_path_prefix: a shard's path up to its number; a text, or a ValueProvider that knows it
-        when the pipeline is built.
-      coder: encodes an element as the bytes of a record; by default `BytesCoder`.
-      file_name_suffix: a shard's path after its number, as `file_path_prefix`.
-      num_shards: the number of files, or 0 or None for files of about 256 MiB. Their number then
-        follows from the records, not from bundles, and is at least 1: without records, one file
-        is empty.
-      shard_name_template: S's and N's stand for the shard and the number of shards. None is
-        "-SSSSS-of-NNNNN", "" one file without a number. All windows are written as one set of
-        files, so W and V are refused.
-      compression_type: must be left out: ArrayRecord compresses its records itself, see `options`.
-      triggering_frequency: must be left out: the input is bounded.
+      file_path_prefix: path of a shard up to its number; a str, or a ValueProvider that has its
+        value when the pipeline is built.
+      coder: encodes an element as the bytes of a record; `BytesCoder` by default.
+      file_name_suffix: path of a shard after its number; a str or a ValueProvider, as above.
+      num_shards: number of files; 0 or None for files of about 256 MiB. That number depends on the
+        records, not on bundles, and is at least 1: without records, one empty file is written.
+      shard_name_template: S and N stand for the shard and the number of shards. None means
+        "-SSSSS-of-NNNNN", "" one file without a number. W and V are refused, since all windows are
+        written as one set of files.
+      compression_type: must be None: ArrayRecord compresses its records itself, see `options`.
+      triggering_frequency: must be None: the input is bounded.
       options: of ArrayRecordWriter, such as "group_size:1,zstd:3" or "group_size:1,uncompressed".
       key: returns the bytes that determine a record's shard and its place there; by default a
-        hash of the record, so that the order is random but fixed.
-      ordered: whether the records of a shard are in the order of their keys. If not, they are in
-        the order in which the runner delivers them, another one on each run: a shard has the
-        same records, but not the same bytes. In return no record is staged: it travels through
-        the runner's shuffle and is written to storage once. Then set `num_shards`, or the runner
-        keeps all records until they are counted.
-      temp_location: a folder for temporary files on the same filesystem; by default the folder
-        of the shards.
+        hash of the record, which gives a random but fixed order.
+      ordered: whether the records of a shard are sorted by key. If False, they are written in the
+        order in which the runner delivers them: on each run a shard has the same records, but not
+        the same bytes. Records are then not staged, but travel through the runner's shuffle and are
+        written to storage once. Set `num_shards` in this case; otherwise the runner keeps all
+        records until they are counted.
+      temp_location: folder for temporary files on the same filesystem; by default the folder of
+        the shards.
       open_writer: creates a local file of another format, given its path, such as
-        `dataset.tfrecord.TFRecordWriter`; `options` are not used then.
+        `dataset.tfrecord.TFRecordWriter`; `options` are then ignored.
 
     Raises:
       ValueError: an argument has no meaning for ArrayRecord, `num_shards` is negative, or the
-        template names every shard alike.
+        template gives every shard the same name.
 
     Example:
 
@@ -198,18 +197,17 @@ class ReadFromArrayRecord(beam.PTransform):
     Memory: 16 MiB of records, or one record if it is larger.
 
     Args:
-      file_pattern: a path or glob on any Beam filesystem; a text, or a ValueProvider that knows it
-        when the pipeline is built. Local files and `gs://` are read in place; a file of another
-        filesystem is copied to the worker once, and is not split.
-      coder: decodes the bytes of a record; by default `BytesCoder`.
-      compression_type: must be left out: ArrayRecord files say themselves how they are compressed.
+      file_pattern: path or glob on any Beam filesystem; a str, or a ValueProvider that has its
+        value when the pipeline is built. Local files and `gs://` are read in place; a file on
+        another filesystem is copied to the worker once and not split.
+      coder: decodes the bytes of a record; `BytesCoder` by default.
+      compression_type: must be None: ArrayRecord files record their own compression.
       validate: whether a pattern without a match is an error when the pipeline is built.
-      empty_match_treatment: whether it is one when the pipeline runs, as in `beam.io.fileio`.
+      empty_match_treatment: whether it is one at run time, as in `beam.io.fileio`.
       with_filename: whether elements are (path, record).
 
     Raises:
-      ProbelineError: no file matches. A file that is damaged raises it when the pipeline runs.
-
+      ProbelineError: no file matches, or, at run time, a file is damaged.
     Example:
 
         pipeline | ReadFromArrayRecord("out/words-*.arrayrecord") | beam.Map(len)
@@ -244,8 +242,8 @@ class ReadAllFromArrayRecord(beam.PTransform):
     """Reads all records of the files that match the patterns of a PCollection, in no fixed order.
 
     Args:
-      coder: decodes the bytes of a record; by default `BytesCoder`.
-      compression_type: must be left out, see `ReadFromArrayRecord`.
+      coder: decodes the bytes of a record; `BytesCoder` by default.
+      compression_type: must be None, see `ReadFromArrayRecord`.
       with_filename: whether elements are (path, record).
       empty_match_treatment: whether a pattern without a match is an error, as in `beam.io.fileio`.
 
@@ -294,7 +292,7 @@ class ReadAllFromArrayRecord(beam.PTransform):
 class _File(Message, frozen=True):
     path: str
     num_bytes: int
-    num_parts: int  # that it can be split into: its records, or 1 if it must be copied
+    num_parts: int  # records if it can be split, or 1 if it must be copied
 
 
 _ALLOW, _ALLOW_IF_WILDCARD = EmptyMatchTreatment.ALLOW, EmptyMatchTreatment.ALLOW_IF_WILDCARD
@@ -302,7 +300,7 @@ _TREATMENTS = (_ALLOW, _ALLOW_IF_WILDCARD, EmptyMatchTreatment.DISALLOW)
 
 
 def _match(pattern: str, empty_match_treatment: str) -> Iterator[FileVersion]:
-    """Yields what a pattern matches; unlike Beam's MatchAll, with the access that reads it."""
+    """Yields the files that match; unlike Beam's MatchAll, with the same access as reading."""
     is_glob = bool(set("*?[") & set(pattern))
     allowed = empty_match_treatment in ((_ALLOW, _ALLOW_IF_WILDCARD) if is_glob else (_ALLOW,))
     files = match(pattern)
@@ -319,7 +317,7 @@ def _count_records(file: FileVersion) -> _File:
 
 
 class _RecordRanges(beam.transforms.core.RestrictionProvider):
-    """The restriction of a file is the range of its parts; its size is in bytes."""
+    """The restriction of a file is the range of its parts, with a size in bytes."""
 
     def initial_restriction(self, element: _File) -> OffsetRange:
         return OffsetRange(0, element.num_parts)
@@ -354,7 +352,7 @@ class _ReadRecords(beam.DoFn):
 
 
 def _records(file: _File, tracker: OffsetRestrictionTracker) -> Iterator[bytes]:
-    """Yields the records that the tracker lets be claimed; a copied file is claimed as a whole."""
+    """Yields the records that the tracker can claim; a copied file is claimed as a whole."""
     parts = tracker.current_restriction()
     in_place = _is_read_in_place(file.path)
     if not in_place and not (parts.size() and tracker.try_claim(parts.start)):
@@ -362,7 +360,7 @@ def _records(file: _File, tracker: OffsetRestrictionTracker) -> Iterator[bytes]:
     with _open_reader(file.path) as reader:
         num_records = reader.num_records()
         at, stop = (parts.start, parts.stop) if in_place else (0, num_records)
-        # Sizes are compressed: records may take several times as much memory.
+        # File sizes are compressed sizes; records may take several times as much memory.
         step = max(1, _READ_BYTES // 4 // max(1, file.num_bytes // max(1, num_records)))
         while at < stop:
             for record in reader.read(at, min(stop, at + step)):
@@ -399,18 +397,13 @@ def _open_reader(path: str) -> Generator[ArrayRecordReader]:
 
 
 def refuse(name: str, value: Any, reason: str) -> None:
-    """Raises ValueError for an argument of Beam's transforms that has no meaning in ours."""
+    """Raises ValueError for an argument of Beam's transforms that ours do not support."""
     if value is not None:
         raise ValueError(f"{name} is {value!r}; leave it out, since {reason}")
 
 
 def known_text(name: str, value: str | ValueProvider) -> str:
-    """Returns an argument as a text that is known when the pipeline is built.
-
-    Raises:
-      ValueError: it is known only when the job runs.
-      TypeError: it is no text.
-    """
+    """Returns the text of an argument; ValueError if it is known only when the job runs."""
     if isinstance(value, ValueProvider):
         if not value.is_accessible():
             raise ValueError(
@@ -424,8 +417,8 @@ def known_text(name: str, value: str | ValueProvider) -> str:
 
 
 def element_type(coder: coders.Coder) -> Any:
-    """Returns the type of what a coder encodes, Any if it does not tell."""
+    """Returns the type of a coder's elements, Any if it has no type hint."""
     try:
         return coder.to_type_hint()
-    except NotImplementedError:  # of Beam's base class: a coder need not tell
+    except NotImplementedError:  # of Beam's base class: type hints are optional
         return Any

@@ -1,8 +1,8 @@
 """Bytes in kernels, 64 at a time: masks of the bytes in a range, and words.
 
-A processor compares 64 bytes in a few steps without a branch; the result is a mask with one bit per
+A processor compares 64 bytes in a few branch-free steps; the result is a mask with one bit per
 byte. numba has no vector types, hence the LLVM below. Bounds are not checked: arrays must have 64
-or 8 bytes from `at` on.
+or 8 bytes from `at`.
 """
 
 from typing import Any
@@ -92,16 +92,16 @@ first_bit: Any = intrinsic(_generate_first)
 
 @njit
 def low_bits(count):
-    """Returns a mask of the first `count` bits, one to 64."""
+    """Returns a mask of the first `count` bits, 1 to 64."""
     return _ALL >> (BLOCK - count)
 
 
 @njit
 def put_bits(mask, first, places, count):
-    """Writes first + i for each bit i to places[count:], which needs room for 7 more.
+    """Writes first + i for each set bit i to places[count:]; returns the new count.
 
-    Returns `count` plus the number of bits. Always writes eight at a time, since the number of bits
-    would be mispredicted by the processor.
+    It needs room for 7 more, since it writes eight at a time: the processor would mispredict the
+    number of bits.
     """
     num_bits = count_bits(mask)
     for written in range(np.uint64(0), num_bits, _EIGHT):
@@ -113,7 +113,7 @@ def put_bits(mask, first, places, count):
 
 @njit
 def put_code_point(code, text, size):
-    """Writes two to four bytes of UTF-8, one for ASCII; returns the size of what is written."""
+    """Writes a code point as UTF-8; returns the new size of the text."""
     if code < 0x80:
         text[size] = code
         return size + _ONE

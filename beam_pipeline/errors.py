@@ -1,4 +1,4 @@
-"""Errors that a user can meet: one line with the value seen, the limit, and the cure."""
+"""Errors for users: one line with the value seen, the limit, and the cure."""
 
 import errno
 import re
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 
 class ProbelineError(Exception):
-    """An error for users: the message is what failed, why, and the cure.
+    """An error for users: the message states what failed, why, and the cure.
 
     Example:
 
@@ -131,7 +131,7 @@ def _cause(error: Exception) -> Exception:
 
 @contextmanager
 def explained_os_errors(action: str, path: str) -> Generator[None]:
-    """Turns the errors of local and remote storage inside into those of `explained`."""
+    """Converts errors of local and remote storage in the block into those of `explained`."""
     try:
         yield
     except Exception as error:

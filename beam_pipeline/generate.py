@@ -5,8 +5,8 @@
 
 Writes `measurements-00000-of-00004.parquet`, …, in time order within and across files, and the
 truth behind them in `truth/probes.parquet` and `truth/anchors.parquet`. The same flags give the
-same bytes. Memory does not grow with the number of measurements (about 210 MiB for 5,000 probes),
-only with the network, by about 2 KiB per probe.
+same bytes. Memory grows only with the network, by about 2 KiB per probe (about 210 MiB for 5,000
+probes), not with the number of measurements.
 """
 
 import math
@@ -52,7 +52,7 @@ class Options(NetworkOptions):
         check_range("num_files", num_files, 1, min(_MAX_FILES, self.num_measurements))
 
     def count_files(self) -> int:
-        """Returns --num_files, or the number that suits the number of measurements."""
+        """Returns --num_files, or a default for the number of measurements."""
         few = min(4, math.ceil(self.num_measurements / _MIN_ROWS_PER_FILE))
         return self.num_files or max(few, math.ceil(self.num_measurements / _ROWS_PER_FILE))
 
@@ -63,7 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> OneLineParser:
-    """Returns the parser of the flags."""
     parser = OneLineParser(
         "beam_pipeline.generate",
         "Writes simulated ping measurements, and the truth behind them, as Parquet.",
@@ -88,7 +87,7 @@ def _generate(argv: Sequence[str]) -> None:
 
 
 def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
-    """Creates the folder; refuses or removes measurements from an earlier run."""
+    """Creates the folder; rejects or removes measurements of an earlier run."""
     folder.mkdir(parents=True, exist_ok=True)
     finished = list(folder.glob("measurements-*.parquet"))
     if finished and not overwrite:

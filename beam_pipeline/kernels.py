@@ -2,13 +2,13 @@
 
 numba's own cache fails in three ways, with wrong results or a crash:
 
-  - A kernel is compiled again when its own file changes, but not when a function that it calls
-    changes in another file. Here the key of the cache covers everything that a kernel calls.
-  - The name of a compiled function contains a number that every process counts from 1, and so do
-    the names of structured dtypes. Functions of two processes can share a name, and the linker
-    then takes the first for both. Here every process counts from a random number.
-  - Two processes that compile at once may write to one file. Here each kernel and signature has
-    a file of its own.
+  - A kernel is recompiled when its own file changes, but not when a function it calls changes in
+    another file. Here the cache key covers everything that a kernel calls.
+  - The names of compiled functions and structured dtypes contain a number that every process counts
+    from 1. Functions of two processes can share a name, and the linker then uses the first for
+    both. Here every process counts from a random number.
+  - Two processes that compile at once may write to one file. Here each kernel and signature has its
+    own file.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from numba.core.extending import _Intrinsic
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compiles a function when it is first called; it runs without the interpreter's lock (GIL)."""
+    """Compiles a function on its first call; it runs without the interpreter's lock (GIL)."""
     dispatcher = njit(nogil=True)(function)
     dispatcher._cache = _Cache(function)
     return dispatcher
@@ -86,7 +86,7 @@ def digest_of(function: Callable[..., Any]) -> str:
 
 
 def _globals_of(function: Callable[..., Any], code: types.CodeType) -> Iterator[tuple[str, object]]:
-    """Yields what the names in a function's code can refer to: globals, attributes of modules."""
+    """Yields the globals and attributes of modules to which a function's code may refer."""
     namespaces = [function.__globals__]
     for name in code.co_names:
         if isinstance(value := function.__globals__.get(name), types.ModuleType):

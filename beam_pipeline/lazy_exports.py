@@ -1,4 +1,4 @@
-"""Names that a package exports, each loaded from its module when it is first used.
+"""Names that a package exports, each loaded from its module on first use.
 
 `import beam_pipeline` stays light, and `from beam_pipeline import WriteToArrayRecord` loads Beam.
 `__init__.pyi` declares the names for type checkers and editors; a test compares the two.

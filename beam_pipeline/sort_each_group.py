@@ -1,13 +1,13 @@
-"""SortEachGroup: the values of every key in order, in bounded memory, however large a group is.
+"""SortEachGroup: sorts the values of every key in bounded memory, however large a group is.
 
   | (key, (sort key, value))
   v  GroupByKey
   | (key, [(sort key, value)])
-  v  sort_pairs              a group that fits stays in memory, another becomes sorted files
+  v  sort_pairs              a group that fits stays in memory, a larger one becomes sorted files
   | (key, SortedGroup)       iterating merges the files, with one block of each in memory
 
-Each attempt writes files of its own, and no group refers to a file that is not closed, so bundles
-may be retried or run twice.
+Each attempt writes its own files, and a group refers to closed files only, so bundles may be
+retried or run twice.
 """
 # Beam is typed in part.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -36,7 +36,7 @@ Pair = tuple[bytes, bytes]  # (sort key, value)
 
 DEFAULT_MEMORY_BYTES = 64 << 20
 MAX_FAN_IN = 64
-_PAIR_BYTES = 160  # what Python takes for a pair besides its bytes
+_PAIR_BYTES = 160  # Python's overhead per pair
 _HEAD = struct.Struct("<QI")  # a block's length and CRC-32C
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Pair])
@@ -47,7 +47,7 @@ class SortedFile(Message, frozen=True):
 
     path: str
     num_bytes: int
-    block_memory_bytes: int  # that the largest block takes
+    block_memory_bytes: int  # of the largest block
 
 
 class SortedGroup(Message, frozen=True):
@@ -56,9 +56,9 @@ class SortedGroup(Message, frozen=True):
     Pairs are ordered by their sort keys as bytes, those with equal sort keys by their values.
 
     Attributes:
-      num_values: the number of pairs, which `len` returns.
-      pairs: all of them, or none if they are in files.
-      files: sorted files, which iterating merges.
+      num_values: number of pairs, which `len` returns.
+      pairs: all pairs; empty if they are in files.
+      files: sorted files, which iteration merges.
 
     Example:
 
@@ -81,12 +81,10 @@ class SortedGroup(Message, frozen=True):
 def sort_pairs(
     pairs: Iterable[Pair], folder: str, memory_bytes: int = DEFAULT_MEMORY_BYTES
 ) -> SortedGroup:
-    """Sorts pairs (sort key, value).
+    """Sorts pairs (sort key, value), in memory or by merging files in `folder`.
 
-    Args:
-      folder: for files, which are written only if the pairs take more than `memory_bytes`.
-      memory_bytes: of pairs held at a time, here and while the result is iterated; at least two
-        pairs are.
+    At most `memory_bytes` of pairs, but at least two pairs, are in memory, both here and while the
+    result is iterated. Files are written only if the pairs take more.
     """
     block_bytes = memory_bytes // MAX_FAN_IN
     files: list[SortedFile] = []
@@ -106,7 +104,7 @@ def sort_pairs(
     if held:
         files.append(_store(held, folder, block_bytes))
     while len(files) > (fan_in := _fan_in(files, memory_bytes)):
-        # The shortest files are merged, so that few bytes are written again.
+        # Merging the shortest files rewrites the fewest bytes.
         files.sort(key=lambda file: file.num_bytes)
         num_merged = min(fan_in, len(files) - fan_in + 1)
         merged, files = files[:num_merged], files[num_merged:]
@@ -120,7 +118,7 @@ def _memory_bytes(pair: Pair) -> int:
 
 
 def _fan_in(files: Iterable[SortedFile], memory_bytes: int) -> int:
-    """Returns how many of the files may have a block in memory."""
+    """Returns how many files may have a block in memory."""
     largest = max(file.block_memory_bytes for file in files)
     return min(max(2, memory_bytes // largest), MAX_FAN_IN)
 
@@ -138,7 +136,7 @@ def _store(pairs: Iterable[Pair], folder: str, block_bytes: int) -> SortedFile:
 
 
 def _blocks(pairs: Iterable[Pair], block_bytes: int) -> Iterator[tuple[list[Pair], int]]:
-    """Yields consecutive pairs that take about `block_bytes`, and what they take."""
+    """Yields blocks of consecutive pairs, about `block_bytes` each, and the memory of each."""
     block: list[Pair] = []
     memory_bytes = 0
     for pair in pairs:
@@ -152,7 +150,7 @@ def _blocks(pairs: Iterable[Pair], block_bytes: int) -> Iterator[tuple[list[Pair
 
 
 def _merged(files: Iterable[SortedFile]) -> Iterator[Pair]:
-    """Yields the pairs of all files in order; ProbelineError if a file is not what was written."""
+    """Merges sorted files; ProbelineError if a file is not as it was written."""
     reader = ClaimReader()
     try:
         yield from heapq.merge(*(_read(file, reader) for file in files))
@@ -176,23 +174,23 @@ def _read(file: SortedFile, reader: ClaimReader) -> Iterator[Pair]:
 class SortEachGroup(beam.PTransform):
     """Groups (key, (sort key, value)) by key and sorts each group in bounded memory.
 
-    The result has one (key, `SortedGroup`) for each key and window. A group is iterated, more than
-    once if need be, as pairs (sort key, value): ordered by the sort keys as bytes, equal ones by
-    their values, so the order does not depend on the runner. A group that fits in `memory_bytes`
-    touches no storage. Of a larger one each pair is written once, again only if there are more
-    files than can be merged at a time.
+    The result has one (key, `SortedGroup`) per key and window. A group can be iterated repeatedly
+    and yields pairs (sort key, value), ordered by the sort keys as bytes and equal ones by their
+    values, so the order does not depend on the runner. A group that fits in `memory_bytes` uses no
+    storage. Each pair of a larger group is written once, and again only if there are more files
+    than can be merged at a time.
 
     The files of large groups stay below `temp_location` until `remove_temporary_files` is called
-    or the storage removes them by their age; a step that reads a group may follow much later.
+    or the storage expires them, since a step may read a group much later.
 
     Args:
-      temp_location: a folder that all workers can read, for the files of large groups.
-      memory_bytes: of pairs held at a time, both while sorting and for each group that is
-        iterated; of a large group at least one pair of two files.
+      temp_location: folder for the files of large groups, which all workers can read.
+      memory_bytes: max bytes of pairs in memory, both while sorting and per group being iterated;
+        a large group takes at least one pair from each of two files.
 
     Raises:
-      ValueError: `memory_bytes` is not positive. Beam refuses keys without a deterministic coder.
-      TypeError: when the pipeline runs, a sort key or value is not `bytes`.
+      ValueError: `memory_bytes` is not positive. Beam rejects keys without a deterministic coder.
+      TypeError: at run time, a sort key or value is not `bytes`.
 
     Example:
 
@@ -227,7 +225,7 @@ class SortEachGroup(beam.PTransform):
         )
 
     def remove_temporary_files(self) -> None:
-        """Removes all files; groups that are in files cannot be iterated any more."""
+        """Removes all files; groups that are in files can no longer be iterated."""
         remove_folder(self._temp_folder)
 
     def display_data(self) -> dict[str, Any]:

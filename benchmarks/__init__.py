@@ -1,4 +1,4 @@
-"""Benches of the programs beside their peers; each writes a file into results/."""
+"""Benches of the programs and their peers; each writes a file into results/."""
 
 from pathlib import Path
 

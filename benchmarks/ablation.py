@@ -1,9 +1,9 @@
-"""Bench: which part of the recipe of benchmarks.learning matters, on the simulated network.
+"""Bench: the effect of each part of the recipe of benchmarks.learning, on the simulated network.
 
     python -m benchmarks.ablation --seeds 0
     python -m benchmarks.ablation --variants "random order" "no repeats"
 
-Trains `tiny` with the recipe less one part, or with a part changed, and evaluates it as
+Trains `tiny` with one part of the recipe removed or changed, and evaluates it as
 benchmarks.learning does. Results go to results/, as `ablation`.
 """
 
@@ -17,7 +17,7 @@ from benchmarks import learning, runner
 from benchmarks import markdown as md
 from benchmarks.results import Results, Run
 
-# What is changed in the recipe, by what it does.
+# Changes of the recipe, by their effect.
 VARIANTS = {
     "the recipe": (),
     "linear RTTs": ("network_log_rtt=false",),
@@ -49,7 +49,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def markdown(day: Sequence[Results]) -> str:
-    """Returns the table of a day's results, a line for each number of steps, variant and seed."""
+    """Returns the table of a day's results, one line per number of steps, variant and seed."""
     columns: md.Columns = {
         "": lambda run: run.case["variant"],
         "seed": lambda run: str(run.case["seed"]),

@@ -9,7 +9,7 @@ Takes the flags of `training.evaluate`, and writes the same files with more meth
   factorisation         latent factors, in the same order
   five nearest          the median of the training probes most similar on the segment's destinations
 
-The last three know the destinations that the training sample measured most (`Pairs`).
+The last three know only the destinations measured most in the training sample (`Pairs`).
 """
 
 import sys
@@ -68,15 +68,10 @@ def _prefixes(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
 
 
 class Pairs(NamedTuple):
-    """Median RTTs of pairs.
+    """Median RTTs of pairs, one row per destination."""
 
-    Attributes:
-      ms: float64 [rows, probes], a row per destination, NaN where the sample has no RTT.
-      row_of: int64 [destinations], the row of each, −1 if it has none.
-    """
-
-    ms: np.ndarray
-    row_of: np.ndarray
+    ms: np.ndarray  # float64 [rows, probes], NaN where the sample has no RTT
+    row_of: np.ndarray  # int64 [destinations], −1 if it has none
 
     def rows_of(self, destinations: np.ndarray) -> np.ndarray:
         """Returns the rows of destinations by number, −1 for those without one."""
@@ -84,24 +79,17 @@ class Pairs(NamedTuple):
 
 
 class Context(NamedTuple):
-    """A query, and the destinations that its segment has measured before it.
+    """A query, and the destinations measured before it in its segment."""
 
-    Attributes:
-      destination: the query's row of `Pairs`, −1 if it has none.
-      known: int64 [known], the rows of the others, ascending; may include the query's.
-      known_ms: float64 [known], the median of each one's answered pings.
-    """
-
-    destination: int
-    known: np.ndarray
-    known_ms: np.ndarray
+    destination: int  # the query's row of `Pairs`, −1 if it has none
+    known: np.ndarray  # int64 [known], ascending rows of the others; may include the query's
+    known_ms: np.ndarray  # float64 [known], the median of each one's answered pings
 
 
 def make_pairs(probe: np.ndarray, destination: np.ndarray, rtt_ms: np.ndarray) -> Pairs:
     """Returns the pairs of all probes with the most measured destinations, up to 32 MiB.
 
-    Args:
-      probe, destination, rtt_ms: numbers of both and RTTs, [rtts], at least one.
+    Takes probe and destination numbers and RTTs, [rtts], at least one.
     """
     num_probes = int(probe.max()) + 1
     counts = np.bincount(destination)
@@ -120,8 +108,8 @@ def contexts_of(measurements: np.ndarray, rows: np.ndarray, queries: np.ndarray)
 
     Args:
       measurements: `kinds.MEASUREMENT`, of whole segments.
-      rows: int64 [measurements], the rows of `Pairs` of their destinations, −1 without.
-      queries: int64, numbers of the queries among the measurements.
+      rows: int64 [measurements], the `Pairs` rows of their destinations, −1 without.
+      queries: int64, indices into the measurements.
     """
     begins = np.searchsorted(measurements["segment"], measurements["segment"][queries])
     is_known = (measurements["code"] != FAILED_RTT) & (rows >= 0)
@@ -135,7 +123,7 @@ def contexts_of(measurements: np.ndarray, rows: np.ndarray, queries: np.ndarray)
 
 
 def log_ms(ms: np.ndarray) -> np.ndarray:
-    """Returns the natural logarithm of RTTs; those under half a µs count as half a µs."""
+    """Returns the natural logarithm of RTTs, of half a µs at least."""
     return np.log(np.maximum(ms, 0.0005))
 
 
@@ -157,7 +145,7 @@ _MIN_MS = 0.001
 def predict_vivaldi(pairs: Pairs, contexts: Sequence[Context], seed: int) -> np.ndarray:
     """Returns the distance of source and destination: ms, [queries].
 
-    NaN where the destination has no place, or the context shows none that has.
+    NaN where the destination has no place, or no destination of the context has one.
     """
     destination, probe = np.nonzero(~np.isnan(pairs.ms))
     rng = np.random.default_rng(seed)
@@ -224,7 +212,7 @@ _ROUNDS = 10
 def predict_factorisation(pairs: Pairs, contexts: Sequence[Context], seed: int) -> np.ndarray:
     """Returns the product of source and destination: ms, [queries].
 
-    NaN where the destination has no vector, or the context shows none that has.
+    NaN where the destination has no vector, or no destination of the context has one.
     """
     known = ~np.isnan(pairs.ms)
     logs = log_ms(pairs.ms)
@@ -241,7 +229,7 @@ def predict_factorisation(pairs: Pairs, contexts: Sequence[Context], seed: int) 
 
 
 def _factorise(values: np.ndarray, known: np.ndarray, seed: int) -> np.ndarray:
-    """Returns the vectors of rows, [rows, _RANK], whose products with columns' are the values.
+    """Returns row vectors, [rows, _RANK], whose products with column vectors approximate values.
 
     Args:
       values: [rows, columns], 0 where unknown.
@@ -255,7 +243,7 @@ def _factorise(values: np.ndarray, known: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _solve(values: np.ndarray, known: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Returns for each row the vector whose products with `vectors` are nearest to its values."""
+    """Returns for each row the vector whose products with `vectors` best fit its values."""
     squares = (vectors[:, :, np.newaxis] * vectors[:, np.newaxis]).reshape(len(vectors), -1)
     of_rows = (known @ squares).reshape(-1, _RANK, _RANK) + _RIDGE * np.eye(_RANK)
     return np.linalg.solve(of_rows, (values @ vectors)[..., np.newaxis])[..., 0]
@@ -273,7 +261,7 @@ _NUM_NEAREST = 5
 def predict_nearest(pairs: Pairs, contexts: Sequence[Context]) -> np.ndarray:
     """Returns the median of the nearest probes to each query's destination: ms, [queries].
 
-    NaN where no training probe has measured it and one of the context's destinations.
+    NaN where no training probe has measured both it and a destination of the context.
     """
     logs = log_ms(pairs.ms)
     return np.array([_predicted(pairs.ms, logs, context) for context in contexts])
@@ -284,7 +272,7 @@ def _predicted(ms: np.ndarray, logs: np.ndarray, context: Context) -> float:
         return np.nan
     differences = np.abs(logs[context.known] - log_ms(context.known_ms)[:, np.newaxis])
     num_shared = (~np.isnan(differences)).sum(axis=0)
-    # One more destination, a factor of e off: few that agree by chance are not near.
+    # One virtual destination, off by a factor of e, penalises few shared destinations.
     distance = (np.nansum(differences, axis=0) + 1) / (num_shared + 1)
     candidates = np.flatnonzero((num_shared > 0) & ~np.isnan(ms[context.destination]))
     if not len(candidates):

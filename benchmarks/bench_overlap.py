@@ -1,12 +1,12 @@
-"""Bench: n-grams of evaluation sets in training text, Probeline beside its peers.
+"""Bench: n-grams of evaluation sets in training text, Probeline and its peers.
 
     python -m benchmarks.bench_overlap --mb 2000 --rounds 3
 
 Three parts: `peers`, all contenders on the same files; `formats`, the job on the same text in each
 format, and with four passes; `growth`, the job on more and more text with an index of millions of
 n-grams. Their runs are interleaved, round by round, each a separate process tree; each kind of run
-also runs on a handful of documents, which measures start-up. A run counts only if it found the same
-n-grams as the others. All runs, also those that failed, and medians go to results/.
+also runs on a few documents, which measures start-up. A run counts only if it found the same
+n-grams as the others. All runs, including failed ones, and medians go to results/.
 """
 
 import argparse
@@ -32,34 +32,24 @@ _COUNTS = ("num_documents", "num_ngrams", "num_passes", "num_indexed")
 
 @dataclass(frozen=True)
 class Case:
-    """What one run is given.
+    """The parameters of a run."""
 
-    Attributes:
-      part: one of PARTS, or START.
-      contender: a key of CONTENDERS.
-      mb: MB of training text, about; 0 is a handful of documents, -1 the user's own.
-      file_format: one of FORMATS.
-      lengths: values of n, separated by commas.
-      eval_rows: rows of the evaluation set; 0 is the user's own.
-      num_shards: passes over the training text; 0 lets the job decide.
-    """
-
-    part: str
+    part: str  # one of PARTS, or START
     contender: str
-    mb: int
+    mb: int  # approximate training text; 0 is a few documents, -1 the user's own
     file_format: str
-    lengths: str
-    eval_rows: int
-    num_shards: int = 0
+    lengths: str  # values of n, separated by commas
+    eval_rows: int  # 0 is the user's own evaluation set
+    num_shards: int = 0  # passes over the training text; 0 lets the job decide
 
     @property
     def task(self) -> tuple[int, str, int]:
-        """What runs share that must find the same n-grams."""
+        """The key of runs that must find the same n-grams."""
         return self.mb, self.lengths, self.eval_rows
 
 
 def cases(args: argparse.Namespace) -> list[Case]:
-    """Returns all cases that are wanted, those of the starts first."""
+    """Returns all requested cases, start-up first."""
     wanted: list[Case] = []
     own = bool(args.corpus)
     rows = 0 if own else EVALUATION_ROWS
@@ -86,12 +76,12 @@ def cases(args: argparse.Namespace) -> list[Case]:
 
 
 def whole_blocks(mb: float) -> int:
-    """Returns the possible size of a corpus that is nearest."""
+    """Returns the nearest possible size of a corpus."""
     return max(1, round(mb / BLOCK_MB)) * BLOCK_MB
 
 
 def suffix(path: Path) -> str:
-    """Returns how a file's name ends, the compression included."""
+    """Returns the extension of a file's name, including compression."""
     return next((name for name in FORMATS if path.name.endswith(f".{name}")), path.suffix[1:])
 
 
@@ -108,7 +98,6 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parses the command line."""
     parser = runner.bench_parser("bench_overlap", "Compares ways to find n-grams.")
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=[*PARTS])
@@ -131,7 +120,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 class OverlapBench(Bench):
-    """The bench with its corpora, their sizes, and what was found in them first."""
+    """The bench with its corpora, their sizes, and the first findings."""
 
     def __init__(self, args: argparse.Namespace):
         options = {name: getattr(args, name) for name in ("mb", "peer_mb", "growth_rows", "seed")}
@@ -143,13 +132,13 @@ class OverlapBench(Bench):
         self._digests: dict[tuple[int, str, int], str] = {}
 
     def takes(self, case: Case) -> bool:
-        """Tells whether a case can run; notes why it cannot, once for it and its start."""
+        """Returns whether a case can run; if not, notes the reason for it and its start-up."""
         num_lengths = case.lengths.count(",") + 1
         reason = obstacle(case.contender, case.file_format, num_lengths)
         return reason is None if case.part == START else self.can_run(asdict(case), reason)
 
     def prepare(self, case: Case) -> None:
-        """Makes what a case reads, and measures it."""
+        """Makes a case's input and measures it."""
         training, _ = self._files(case)
         if training not in self._sizes:  # `size` reads all files: from now on they are cached
             size = runner.call("benchmarks.overlap_found:size", [str(path) for path in training])
@@ -166,7 +155,7 @@ class OverlapBench(Bench):
         return tuple(self._corpus.training(case.mb, case.file_format)), evaluation
 
     def find(self, case: Case, number: int) -> Run:
-        """Runs a case and checks what was found."""
+        """Runs a case and checks its findings."""
         training, evaluation = self._files(case)
         size = self._sizes[training]
 
@@ -188,7 +177,7 @@ class OverlapBench(Bench):
         return run
 
     def fault(self, case: Case, found: dict[str, Any], size: dict[str, int]) -> str | None:
-        """Returns what is wrong with what was found, or None."""
+        """Returns the fault of the findings, or None."""
         # A peer without a digest may skip the empty texts of a user's corpus.
         must_read_all = case.mb >= 0 or "digest" in found
         if must_read_all and found["num_read"] != size["num_texts"]:

@@ -1,4 +1,4 @@
-"""Counts what a contender of the grouping bench wrote."""
+"""Counts the output of a contender of the grouping bench."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from benchmarks.peers.common import read_records
 
 
 def count(folder: str) -> dict[str, int]:
-    """Reads all ArrayRecord files below a folder.
+    """Counts all ArrayRecord files below a folder.
 
     Returns:
       {"records", "measurements", "probes", "largest_record", "file_bytes"}

@@ -1,4 +1,4 @@
-"""A job with what Beam counted and its requests to GCS, on a part of a larger run.
+"""A job with Beam's counters and its requests to GCS, on a part of a larger run.
 
     python -m benchmarks.counted_job [--group_rows=8000] [--rows_in_all=35000000000] --input=… …
     python -m benchmarks.counted_job --job=overlap [--request_s=0.05] --input_path=… …
@@ -32,10 +32,10 @@ JOBS = {"probe_rows": "beam_pipeline.main", "overlap": "beam_pipeline.overlap.__
 
 
 def counters_of(result: PipelineResult) -> dict[str, int]:
-    """Returns our counters' values and distributions' sums by name, added up over the steps."""
+    """Returns our counters' values and distributions' sums by name, summed over the steps."""
     found = result.metrics().query(beam.metrics.MetricsFilter().with_namespace(NAMESPACE))
     totals: Counter[str] = Counter()
-    for metric in found["counters"]:  # None: at 0, and Prism has it as committed alone
+    for metric in found["counters"]:  # None: at 0, and Prism has only committed values
         totals[metric.key.metric.name] += metric.result or 0
     for metric in found["distributions"]:
         totals[metric.key.metric.name] += metric.result.sum

@@ -1,9 +1,9 @@
-"""The engines and the GCS emulator that jobs of benches and tests run with.
+"""The engines and the GCS emulator for the jobs of benches and tests.
 
     python -m benchmarks.engine_servers [--parallelism=2] -- COMMAND ...
 
-runs a command with the flags appended that send its job to a Flink started for it. One process
-tree holds both, so that `benchmarks.measure` measures both. Nothing but Flink's jars is built here.
+starts a Flink and runs a command with the flags appended that send its job there. Both are in one
+process tree, which `benchmarks.measure` measures. Only Flink's jars are built here.
 """
 
 import argparse
@@ -38,13 +38,13 @@ class Flink:
     port: int
 
     def peak_mib(self) -> float:
-        """Returns the most memory that the job server has had, Flink and its tasks included."""
+        """Returns the peak memory of the job server, including Flink and its tasks."""
         return memory_mib("VmHWM", self.pid)
 
     def flags(self, parallelism: int = 2) -> list[str]:
-        """Returns what `beam_pipeline.main` needs to run there; workers are threads of the caller.
+        """Returns the flags of `beam_pipeline.main` to run there; workers are the caller's threads.
 
-        With --experiments=use_loopback_process_worker, added to these, they are processes.
+        With --experiments=use_loopback_process_worker they are processes.
         """
         return [
             "--runner=PortableRunner",
@@ -56,10 +56,9 @@ class Flink:
 
 @contextmanager
 def running_flink(folder: Path, java_flags: str = "") -> Iterator[Flink]:
-    """Runs a job server that keeps all its files in a folder; its log is FOLDER/log.
+    """Runs a job server with all its files in a folder, the log as FOLDER/log.
 
-    Raises:
-      RuntimeError: it does not start.
+    RuntimeError if it does not start.
     """
     port = free_port()
     command = ["scripts/flink_server.sh", str(port), str(folder)]
@@ -71,11 +70,7 @@ def running_flink(folder: Path, java_flags: str = "") -> Iterator[Flink]:
 
 @contextmanager
 def running_gcs_emulator(binary: str, folder: Path) -> Iterator[str]:
-    """Runs an emulator of GCS that is empty at first; yields the URL of its endpoint.
-
-    Raises:
-      RuntimeError: it does not start.
-    """
+    """Runs an empty GCS emulator; yields its endpoint URL. RuntimeError if it does not start."""
     port = free_port()
     address = f"127.0.0.1:{port}"
     flags = f"-scheme http -host 127.0.0.1 -port {port} -public-host {address} -backend memory"
@@ -85,7 +80,7 @@ def running_gcs_emulator(binary: str, folder: Path) -> Iterator[str]:
 
 
 def gcs_client(endpoint: str) -> Any:
-    """Returns Google's client of GCS for an emulator."""
+    """Returns Google's GCS client for an emulator."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.storage import Client
 
@@ -107,7 +102,7 @@ def upload(source: Path | str, target: str, endpoint: str) -> None:
 
 
 def prism_binary() -> Path:
-    """Returns $PRISM_BINARY, else the one that the tests build, else that of `go install`."""
+    """Returns $PRISM_BINARY, else the binary built by the tests, else that of `go install`."""
     if given := os.environ.get("PRISM_BINARY"):
         return Path(given).absolute()
     built = ROOT / ".engines" / "prism"
@@ -120,7 +115,6 @@ def prism_flags() -> tuple[str, str]:
 
 
 def free_port() -> int:
-    """Returns a port that nothing listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
@@ -130,10 +124,9 @@ def free_port() -> int:
 def running_server(
     what: str, command: list[str], port: int, log: Path, environment: dict[str, str]
 ) -> Iterator[int]:
-    """Runs a server that listens on a port, with its log; yields its process id once it answers.
+    """Runs a logged server on a port; yields its process id once it answers.
 
-    Raises:
-      RuntimeError: it does not start.
+    RuntimeError if it does not start.
     """
     with open(log, "wb") as stream:
         server = subprocess.Popen(
@@ -153,9 +146,9 @@ def running_server(
 
 
 def _end_with_parent() -> list[str]:
-    """Returns a prefix that has Linux end a command when its parent ends or is killed.
+    """Returns a command prefix with which Linux ends a command when its parent ends.
 
-    A `preexec_fn` would do it, too, but in a process that uses gRPC its fork can fail to start it.
+    A `preexec_fn` would do the same, but its fork can fail in a process that uses gRPC.
     """
     return ["setpriv", "--pdeathsig=TERM", "--"] if shutil.which("setpriv") else []
 
@@ -166,7 +159,7 @@ def _answers(port: int) -> bool:
 
 
 def stop(leader: subprocess.Popen) -> None:
-    """Ends a process that leads a group, and all that it has started."""
+    """Ends a process that leads a group, and all its descendants."""
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(leader.pid, signal_number)

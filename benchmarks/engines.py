@@ -1,10 +1,10 @@
-"""Bench: the same job on every engine that runs on one machine, and with its output on GCS.
+"""Bench: the same job on every engine for a single machine, and with its output on GCS.
 
     python -m benchmarks.engines --sizes 1m 10m --rounds 3
 
-Every run is a separate process tree, measured from start to end: Prism, and the job server with
-its Flink, are part of it; the emulator of GCS is not. All datasets of a size must have the same
-bytes, or the run counts as failed. All runs and their medians go to results/.
+Every run is a separate process tree, measured from start to end, including Prism or the job server
+with its Flink, but not the GCS emulator. All datasets of a size must have the same bytes, or the
+run counts as failed. All runs and their medians go to results/.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _SHUFFLED = ("grouped_by_probe_bytes", "cut_bytes", "grouped_by_shard_bytes")
 
 @dataclass(frozen=True)
 class Engine:
-    """A way to run the job: flags, a command that goes before it, and a file that it needs."""
+    """A way to run the job: flags, a command prefix, and a required file."""
 
     title: str
     flags: Callable[[], tuple[str, ...]] = tuple  # none
@@ -65,7 +65,7 @@ ENGINES = {
 
 
 def obstacle(name: str) -> str | None:
-    """Returns why the job cannot run on an engine here, or None."""
+    """Returns the reason why the job cannot run on an engine here, or None."""
     needs = ENGINES[name].needs
     if needs is None or needs().exists():
         return None
@@ -109,8 +109,8 @@ def _run(argv: Sequence[str]) -> int:
 def _measured(
     bench: Bench, name: str, size: int, number: int, endpoint: str, expected: str | None
 ) -> Run:
-    """Runs the job on an engine; its dataset must have the digest that is expected."""
-    os.environ["SOURCE_DATE_EPOCH"] = "0"  # so that manifests are equal, too
+    """Runs the job on an engine; its dataset must have the expected digest."""
+    os.environ["SOURCE_DATE_EPOCH"] = "0"  # for equal manifests
     data, on_gcs = generated(bench, size), ENGINES[name].on_gcs
 
     def command(folder: Path) -> list[str]:
@@ -141,7 +141,7 @@ def _download(endpoint: str, folder: Path) -> None:
 
 
 def digest(folder: Path) -> str:
-    """Returns a digest of the names and the bytes of all files below a folder."""
+    """Returns a digest of the names and bytes of all files below a folder."""
     total = hashlib.blake2b(digest_size=16)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with open(path, "rb") as file:
@@ -166,7 +166,7 @@ _COLUMNS: md.Columns = {
 
 
 def markdown(results: Results) -> str:
-    """Returns the table, sizes ascending, with notes on what was measured and what did not run."""
+    """Returns the table by ascending size, with notes on what was measured and what did not run."""
     notes = [
         md.circumstances(results),
         f"Simulated measurements of {results.options['num_probes']:,} probes, default options. "

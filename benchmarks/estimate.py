@@ -1,6 +1,6 @@
 """Cost and time of a run on Dataflow, estimated from measurements of smaller ones.
 
-Every line is a formula over measured figures per measurement, `Prices` and `Assumptions`, which may
+Every line is a formula over measured figures per measurement, `Prices` and `Assumptions`, which can
 be edited; each estimate has a low and a high value.
 """
 
@@ -18,10 +18,10 @@ SHUFFLED = ("grouped_by_probe_bytes", "cut_bytes", "grouped_by_shard_bytes")
 
 @dataclass(frozen=True)
 class Prices:
-    """US dollars, us-central1, batch, no discount but the tiers of Dataflow Shuffle.
+    """US dollars, us-central1, batch, undiscounted except for the tiers of Dataflow Shuffle.
 
-    Google publishes them at cloud.google.com/dataflow/pricing and cloud.google.com/storage/pricing
-    and may change them; docs/dataflow.md says where these come from.
+    Google publishes them at cloud.google.com/dataflow/pricing and cloud.google.com/storage/pricing,
+    and may change them; docs/dataflow.md has their sources.
     """
 
     vcpu_hour: float = 0.056
@@ -36,7 +36,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What was not measured, because there is no Dataflow here."""
+    """Unmeasured values, since Dataflow is not available here."""
 
     vcpu_speed: float = 1.0  # a worker's vCPU against a core of the measuring machine
     request_s: float = 0.05  # until GCS answers a request
@@ -57,8 +57,8 @@ class PerMeasurement:
     """
 
     cpu_s: float  # in-memory runner
-    gcs_cpu_s: float  # more of it if input and output are on GCS
-    runner_cpu_s: float  # more of it if the runner is Prism, another process
+    gcs_cpu_s: float  # additional if input and output are on GCS
+    runner_cpu_s: float  # additional for Prism, a separate process
     shuffle_bytes: float
     output_bytes: float
     uploaded_bytes: float
@@ -71,7 +71,7 @@ class PerMeasurement:
 
 @dataclass(frozen=True)
 class Run:
-    """A run to estimate: its size, and the vCPUs that it is given."""
+    """The size and vCPUs of a run to estimate."""
 
     num_measurements: int
     num_shards: int
@@ -93,11 +93,7 @@ class Use:
 
 
 def per_measurement(lines: Sequence[Median], shape: str) -> PerMeasurement:
-    """Computes the figures of a shape from its largest runs that have them.
-
-    Raises:
-      ValueError: a run is missing or failed.
-    """
+    """Computes a shape's figures from its largest runs; ValueError if one is missing or failed."""
     memory = _by_size(lines, shape, "memory")
     small, large = min(memory), max(memory)
     whole, here, gcs = memory[large], memory[small], _figures(lines, shape, "gcs", small)
@@ -118,10 +114,9 @@ def per_measurement(lines: Sequence[Median], shape: str) -> PerMeasurement:
 def with_more_probes(
     figures: PerMeasurement, lines: Sequence[Median], few: int, many: int
 ) -> PerMeasurement:
-    """Adds what a work unit and a bucket of `many` probes take beyond those of `few`.
+    """Adds the extra cost of a work unit and a bucket of `many` probes over those of `few`.
 
-    Raises:
-      ValueError: one of them was not measured.
+    ValueError if one of them was not measured.
     """
     if many == few:
         return figures
@@ -132,7 +127,7 @@ def with_more_probes(
 
 
 def _bucket(lines: Sequence[Median], num_probes: int) -> dict[str, float]:
-    """Returns figures a measurement of a work unit and a bucket together."""
+    """Returns figures per measurement of a work unit and a bucket together."""
     for line in lines:
         if line.case.get("num_probes") == num_probes and line.figures:
             return bucket_figures(line)
@@ -153,7 +148,7 @@ def bucket_figures(line: Median) -> dict[str, float]:
 
 
 def _by_size(lines: Sequence[Median], shape: str, place: str) -> dict[int, dict[str, float]]:
-    """Returns the figures of a shape's good runs by their number of measurements."""
+    """Returns the figures of a shape's successful runs by their number of measurements."""
     found = {
         line.case["num_measurements"]: line.figures
         for line in lines
@@ -173,7 +168,7 @@ def _figures(lines: Sequence[Median], shape: str, place: str, size: int) -> dict
 
 
 def per_shard(lines: Sequence[Median]) -> dict[str, float]:
-    """Returns the requests that one shard more takes: two runs differ in their shards alone."""
+    """Returns the requests per additional shard, from two runs that differ only in their shards."""
     many = next(line for line in lines if line.case["shape"] == "many shards")
     few = _figures(lines, "all probes", "gcs", many.case["num_measurements"])
     more = many.figures["shards_written"] - few["shards_written"]
@@ -181,7 +176,7 @@ def per_shard(lines: Sequence[Median]) -> dict[str, float]:
 
 
 def billed_shuffle_gb(num_gb: float, prices: Prices) -> float:
-    """Returns the gigabytes to pay at the full price, after the tiers' discounts."""
+    """Returns the gigabytes billed at the full price, after the tiers' discounts."""
     billed = below = 0.0
     for up_to, share in prices.shuffle_tiers:
         billed += share * max(0.0, min(num_gb, up_to) - below)

@@ -1,4 +1,4 @@
-"""Requests to GCS of this process, counted, and delayed as on a network."""
+"""Counts this process's requests to GCS, and delays them as on a network."""
 
 import threading
 import time
@@ -19,12 +19,11 @@ _REQUESTS = _COUNTED[:4]
 
 
 def billed_class(method: str, url: str) -> str:
-    """Returns what GCS bills a request of its JSON API as; deletes and upload parts are free.
+    """Returns the billing class of a JSON API request; deletes and upload parts are free.
 
-    All batches here are of deletes.
+    All batches here are of deletes. The parts of a resumable upload belong to its first request.
 
-    Source: "Operation charges" on cloud.google.com/storage/pricing. The parts of a resumable
-    upload belong to the request that began it.
+    Source: "Operation charges" on cloud.google.com/storage/pricing.
     """
     if method == "DELETE" or urlsplit(url).path.startswith("/batch/"):
         return "deletes"
@@ -35,17 +34,13 @@ def billed_class(method: str, url: str) -> str:
 
 
 def num_requests(counts: Counter[str]) -> int:
-    """Returns how many requests there were so far, of all classes."""
+    """Returns the number of requests of all classes so far."""
     return sum(counts[name] for name in _REQUESTS)
 
 
 @contextmanager
 def counted_requests(request_s: float = 0.0) -> Iterator[Counter[str]]:
-    """Yields counts, which grow with each request: of its billed class, and of bytes.
-
-    Args:
-      request_s: added to each request.
-    """
+    """Yields live counts of requests by billing class and of bytes; delays each by `request_s`."""
     counts: Counter[str] = Counter(dict.fromkeys(_COUNTED, 0))
     lock, send = threading.Lock(), requests.Session.send
 

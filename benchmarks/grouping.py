@@ -1,15 +1,14 @@
-"""Bench: measurements in Parquet to probe rows in ArrayRecord, Probeline beside its peers.
+"""Bench: measurements in Parquet to probe rows in ArrayRecord, Probeline and its peers.
 
     python -m benchmarks.grouping --sizes 1m 10m --rounds 3
     python -m benchmarks.grouping --sizes 6m --num_probes 3000
     python -m benchmarks.grouping --sizes 6m --num_probes 600000
 
 Data is generated once per size. Every round runs all contenders on it, each as a separate process,
-and begins with another one; a run counts only if its output holds all measurements. Before the
-first round each contender runs once on a small input, unmeasured, so that compiled code is cached.
-The second and the third command on one day show what a probe costs.
-All get the same ArrayRecord options, arrow encoding, largest row and share of training probes. All
-runs, also those that failed, and their medians go to results/.
+and begins with a different one; a run counts only if its output has all measurements. An unmeasured
+run of each contender on a small input first caches compiled code. The second and third command on
+one day show the cost of a probe. All get the same ArrayRecord options, arrow encoding, largest row
+and share of training probes. All runs, including failed ones, and their medians go to results/.
 """
 
 import argparse
@@ -32,7 +31,7 @@ DUCKDB = "duckdb"
 
 
 class Contender(NamedTuple):
-    """A contender: the module that it runs, and with more measurements it is too slow."""
+    """A contender: its module, and the number of measurements above which it is too slow."""
 
     title: str
     module: str
@@ -55,7 +54,6 @@ CONTENDERS = {
 
 
 def command(name: str, source: Path, output: Path, args: argparse.Namespace) -> list[str]:
-    """Returns the command line of a contender."""
     module = CONTENDERS[name].module
     is_ours = module == "beam_pipeline.main"
     own = {"measurement_encoding": "arrow"} if is_ours else {"threads": args.threads}
@@ -72,7 +70,7 @@ def command(name: str, source: Path, output: Path, args: argparse.Namespace) -> 
 
 
 def obstacle(name: str, size: int) -> str | None:
-    """Returns why a contender cannot run on `size` measurements here, or None."""
+    """Returns the reason why a contender cannot run on `size` measurements here, or None."""
     largest = CONTENDERS[name].max_measurements
     if largest is not None and size > largest:
         return f"left out above {largest:,} measurements: too slow"
@@ -141,7 +139,7 @@ def _measured(bench: Bench, name: str, size: int, number: int) -> Run:
 
 
 def fault(counted: dict[str, int], size: int) -> str | None:
-    """Returns what is wrong with an output that benchmarks.check has counted, or None."""
+    """Returns the fault of an output counted by benchmarks.check, or None."""
     if counted["measurements"] != size:
         return f"the output holds {counted['measurements']:,} measurements, not {size:,}"
     if counted["largest_record"] > MAX_ROW_SIZE_MB * 2**20:
@@ -162,7 +160,7 @@ def rate(line: Median) -> float:
 
 
 def markdown(results: Results) -> str:
-    """Returns the table, a row per contender and size, and what a reader must know to judge it."""
+    """Returns the table, one row per contender and size, with notes."""
     lines = medians(results.runs)
     lines.sort(key=lambda line: (line.case["num_measurements"], line.figures.get("cpu_s", 1e99)))
     of_duckdb = {
@@ -198,7 +196,7 @@ def markdown(results: Results) -> str:
 
 
 def per_probe(day: Sequence[Results]) -> Iterator[str]:
-    """Yields sentences on what a probe costs, where a size ran with two numbers of probes."""
+    """Yields sentences on the cost of a probe, where a size ran with two numbers of probes."""
     cpu_s: dict[int, dict[str, dict[int, float]]] = {}
     for results in day:
         for line in medians(results.runs):

@@ -1,10 +1,10 @@
-"""Bench: a day added to a finished dataset, beside the whole job over both.
+"""Bench: appending a day to a finished dataset, and the whole job over both.
 
     python -m benchmarks.growing --base 10m --days 1m 10m --rounds 3
 
-Data is generated once for each size of a day, in files of a million measurements in time order;
-the dataset of the first ones is written once, unmeasured. A run of `--append` starts with a copy of
-it. All runs keep the job's defaults, and count only if the output holds all measurements.
+Data is generated once for each size of a day, in files of a million measurements in time order; the
+base dataset is written once, unmeasured. A run of `--append` starts with a copy of it. All runs use
+the job's defaults, and count only if the output has all measurements.
 """
 
 import argparse
@@ -41,14 +41,14 @@ CONTENDERS = {
 
 
 class Growth(NamedTuple):
-    """The measurements of the dataset that is added to, and of the day."""
+    """The measurements of the base dataset and of the day."""
 
     base: int
     day: int
 
 
 def _files(bench: Bench, growth: Growth) -> tuple[list[Path], list[Path]]:
-    """Returns the files of the base and of the day, generated if they are missing."""
+    """Returns the files of the base and of the day, generated if missing."""
     total, options = sum(growth), bench.args
     folder = options.data_dir / f"growing-{total}-{options.num_probes}-{options.seed}"
     size = min(_FILE_MEASUREMENTS, *growth)
@@ -69,7 +69,7 @@ def _job(files: Sequence[Path], output: Path, *flags: str) -> list[str]:
 
 
 def _base(bench: Bench, growth: Growth, contender: Contender) -> Path:
-    """Returns the finished dataset that is added to, written if it is missing."""
+    """Returns the finished base dataset, written if missing."""
     options = bench.args
     name = "-".join(["base", *map(str, growth), *contender.flags, str(options.num_probes)])
     folder = options.data_dir / f"{name}-{options.seed}"
@@ -123,7 +123,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def markdown(day: Sequence[Results]) -> str:
-    """Returns the table of all results of a day, and what a reader must know to judge it."""
+    """Returns the table of a day's results, with notes."""
     lines = medians([run for results in day for run in results.runs])
     columns: md.Columns = {
         "": lambda line: CONTENDERS[line.case["contender"]].title,

@@ -1,4 +1,4 @@
-"""The README's table of figures: what a reader asks first, from the newest results of each bench.
+"""The README's table of figures, from the newest results of each bench.
 
 A line is a question with the figures of Probeline and of its peers in the same bench, in the same
 unit, whoever was faster. A line is omitted if its bench has no such run.
@@ -23,7 +23,7 @@ _LEARNED = {"last seen": "last RTT to that destination", "destination": "destina
 
 
 class Headline(NamedTuple):
-    """A question, the unit of its answers, ours, and those of the peers by their names."""
+    """A question, the unit of its answers, ours, and the peers' by name."""
 
     question: str
     unit: str
@@ -50,7 +50,7 @@ def markdown(folder: Path) -> str:
 
 
 def _newest(bench: str, folder: Path) -> list[Results]:
-    if bench == "learning":  # a seed's runs may be a file of their own
+    if bench == "learning":  # each seed may have its own file
         return [results_files.newest(bench, folder)]
     return results_files.newest_day(bench, folder)
 
@@ -77,7 +77,7 @@ def _costs(line: Median) -> str:
 
 def _grouping(results: Results) -> Iterator[Headline]:
     if results.options["num_probes"] != NUM_PROBES:
-        return  # it tells what a probe costs, in the bench's own table
+        return  # used for the cost of a probe, in the bench's own table
     sizes: dict[int, dict[str, str]] = {}
     for line in _good(results):
         sizes.setdefault(line.case["num_measurements"], {})[line.case["contender"]] = _costs(line)

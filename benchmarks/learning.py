@@ -3,10 +3,10 @@
     python -m benchmarks.learning --seeds 0 1 2
     python -m benchmarks.learning --planetlab=planetlab.parquet
 
-Makes the dataset once: of a simulated network, 8,000 probes, in cities that each have their own
-address prefixes, which ping 50 destinations; or of what 490 PlanetLab nodes measured. For each
-seed, of the weights and of the data, it trains, then evaluates on held-out probes. Curves, figures
-and commands go to results/, as `learning` or as `planetlab`.
+The dataset, made once, is a simulated network of 8,000 probes, in cities with separate address
+prefixes, which ping 50 destinations; or the measurements of 490 PlanetLab nodes. For each seed, of
+the weights and of the data, it trains, then evaluates on held-out probes. Curves, figures and
+commands go to results/, as `learning` or as `planetlab`.
 """
 
 import argparse
@@ -35,7 +35,7 @@ RECIPE = (
     *("network_fixed_order_share=1", "network_repeat_share=[0.3,0.4,0.1]", "network_log_rtt=true"),
     'network_loss_weights={"destination":0.4,"timestamp":0.4}',
 )
-OF_PLANETLAB = (  # beside or in place of these
+OF_PLANETLAB = (  # in addition to, or instead of these
     *("network_random_source_share=0.8", "network_curriculum=128x5000,512x4000,512x5500"),
     *("steps=15000", "network_repeat_share=[0.1,0.75,0.3,0.2]"),
     'network_loss_weights={"destination":0.3,"timestamp":0.3}',
@@ -71,7 +71,7 @@ def make_parser(name: str, description: str) -> OneLineParser:
 
 
 def begin(name: str, args: argparse.Namespace, recipe: Sequence[str]) -> tuple[Bench, Path]:
-    """Returns the bench, and the dataset that it trains on."""
+    """Returns the bench and its training dataset."""
     args.data_dir = args.data_dir or ROOT / "build" / (
         "planetlab" if args.planetlab else "learning"
     )
@@ -126,7 +126,7 @@ def trained(
 def new_run(
     bench: Bench, rows: Path, name: str, seed: int, recipe: Sequence[str]
 ) -> tuple[Path, list[str]]:
-    """Returns the new folder of a run of `tiny`, and the arguments of training.train for it."""
+    """Returns the folder of a new run of `tiny`, and its arguments for training.train."""
     work = bench.args.data_dir
     folder = work / "runs" / f"{name}-{datetime.now(UTC):%Y%m%d%H%M%S}"
     folder.mkdir(parents=True)
@@ -145,17 +145,17 @@ def new_run(
 
 
 def _without_root(text: str) -> str:
-    """Returns a text with the folders of this checkout relative to it."""
+    """Returns a text with this checkout's folders made relative."""
     return text.replace(f"{ROOT}/", "")
 
 
 def _waiting(printed: str) -> float:
-    """Returns the share of time that the training waited for data, of the last line that says."""
+    """Returns the share of time spent waiting for data, as last printed."""
     return float(re.findall(r"waited for data ([0-9.]+)%", printed)[-1]) / 100
 
 
 def _curve(metrics: Path) -> list[dict[str, float]]:
-    """Returns the mean loss of a run, in bits per token, over groups of steps."""
+    """Returns a run's mean loss, in bits per token, over groups of steps."""
     steps = [json.loads(line) for line in metrics.read_text().splitlines()]
     size = max(1, len(steps) // _CURVE_POINTS)
     points, seconds = [], 0.0
@@ -171,7 +171,7 @@ def _curve(metrics: Path) -> list[dict[str, float]]:
 
 
 class Bar(NamedTuple):
-    """A figure, its title, between what it must lie; for tokens of one kind, the kind.
+    """A figure, its title and limits, and the token kind, if for one kind only.
 
     `rival` is a method whose error for new destinations, in the same run, is the limit.
     """
@@ -186,7 +186,7 @@ class Bar(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is asked, such as "≤ 1.2"; nothing where there is no limit."""
+        """The limits, such as "≤ 1.2"; empty if there are none."""
         if self.rival:
             return f"≤ {self.rival}"
         if math.isinf(self.limit) and math.isinf(self.lowest):
@@ -211,7 +211,7 @@ TIMES = (
     Bar("cpu_minutes", "the same in CPU-minutes", pattern=".1f"),
     Bar("waiting", "share of the time that training waited for data", 0.05, pattern=".1%"),
 )
-# Those of PlanetLab, where they differ: it has bars for RTTs and for waiting alone.
+# Where PlanetLab's differ: it has bars only for RTTs and for waiting.
 _PLANETLAB = {
     "rtt_error_seen": {"limit": 0.01},
     "rtt_error_new": {"limit": math.inf, "rival": "factorisation"},
@@ -226,7 +226,7 @@ METHODS = (
 
 
 def bars_of(bench: str) -> list[Bar]:
-    """Returns what is asked of the model of a bench, `learning` or `planetlab`."""
+    """Returns the required figures of a bench, `learning` or `planetlab`."""
     bars = [*BARS, *TIMES]
     if bench == "learning":
         return bars
@@ -234,7 +234,7 @@ def bars_of(bench: str) -> list[Bar]:
 
 
 def figures_of(evaluation: dict[str, Any]) -> dict[str, float]:
-    """Returns the figures that have a bar, and unigrams beside them, of an evaluation.json."""
+    """Returns the figures of an evaluation.json that have a bar, with unigrams beside them."""
     loss = evaluation["loss"]
     kinds = {line["name"]: line for line in loss["kinds"]}
     (last_seen,) = (
@@ -319,7 +319,7 @@ def _figure_cells(bar: Bar, runs: Sequence[Run]) -> list[str]:
 
 
 def _is_known(method: str, runs: Sequence[Run]) -> bool:
-    """Tells whether the evaluations have a method: older results lack some."""
+    """Returns whether the evaluations have a method; older results lack some."""
     return all(method in rtt_errors(run.details["evaluation"]) for run in runs)
 
 

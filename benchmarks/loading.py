@@ -1,12 +1,12 @@
-"""Bench: probe rows to batches of tokens, `training` beside its peers.
+"""Bench: probe rows to batches of tokens, `training` and its peers.
 
     python -m benchmarks.loading --rounds 3
 
-Datasets are made once. Every round runs all cases, each as a separate process, and begins with
-another one. On the first dataset workers and threads are varied, too, and a consumer that sleeps
-simulates a training step; on the others the loader has neither. Before the first round caches are
-filled and each loader that compiles code runs once on each dataset, unmeasured. All runs, also
-those that failed, and their medians go to results/.
+Datasets are made once. Every round runs all cases, each as a separate process, and begins with a
+different one. The first dataset also runs with various workers and threads, and with a consumer
+that sleeps to simulate a training step. Before the first round, caches are filled, and each loader
+that compiles code runs once on each dataset, unmeasured. All runs, including failed ones, and their
+medians go to results/.
 """
 
 import json
@@ -35,7 +35,7 @@ from benchmarks.runner import FIGURES, Bench, Found
 
 _PACKAGES = ("array-record", "grain", "numba", "numpy", "pyarrow")
 # For a batch of 256 the seed's sampler reads 16 rows: some six seconds if they have 8 MiB. And 20 M
-# measurements make some 30 such rows, too few for 256 examples with different rows.
+# measurements make about 30 such rows, too few for 256 examples with different rows.
 _SMALL_BATCH_SIZE = 32
 _OPTIONS = ("seconds", "batch_size", "num_measurements", "seed")
 _SHOWN = {"tokens_per_s": "tokens/s", "tokens_per_cpu_s": "tokens/CPU s", "peak_mib": "MiB"}
@@ -66,7 +66,7 @@ def _run(argv: Sequence[str]) -> int:
     wanted = cases(args.datasets, args.loaders, *varied)
     wanted = [case for case in wanted if bench.can_run(asdict(case), bench.obstacle(case))]
     bench.fill_caches(wanted)
-    # Without its cache, a loader that leaves the cache alone would be shown as one that reads it.
+    # Without its cache, a loader would be reported as reading from it.
     wanted = [case for case in wanted if bench.can_run(asdict(case), bench.empty_cache(case))]
     for number, case in bench.rounds(wanted):
         bench.keep(bench.load(case, number), _SHOWN)
@@ -74,15 +74,15 @@ def _run(argv: Sequence[str]) -> int:
 
 
 class LoadingBench(Bench):
-    """The bench with its datasets: `stored` has what each of them takes on disk."""
+    """The bench with its datasets."""
 
     @property
     def stored(self) -> dict[str, dict]:
-        """What is known of each dataset, by name; of its cache as cache."""
+        """Facts of each dataset, by name; of its cache as cache."""
         return self.results.options["stored"]
 
     def obstacle(self, case: Case) -> str | None:
-        """Returns why a case cannot run, or None."""
+        """Returns the reason why a case cannot run, or None."""
         if reason := obstacle(case):
             return reason
         if case.dataset not in self.stored:
@@ -90,12 +90,12 @@ class LoadingBench(Bench):
         return None
 
     def empty_cache(self, case: Case) -> str | None:
-        """Returns that the cache of a case was not filled, or None."""
+        """Returns a reason if the cache of a case was not filled, or None."""
         is_filled = case.loader != "cache" or "cache" in self.stored[case.dataset]
         return None if is_filled else "its cache was not filled"
 
     def make(self, dataset: str) -> None:
-        """Makes a dataset and notes what it takes on disk."""
+        """Makes a dataset and records its size on disk."""
         args = self.args
         self.say(f"making {dataset}")
         given = (dataset, args.num_measurements, args.seed, args.data_dir)
@@ -120,7 +120,7 @@ class LoadingBench(Bench):
         return f"gs://probeline-bench/{self._folder('rows', dataset).name}"
 
     def fill_caches(self, wanted: Sequence[Case]) -> None:
-        """Compiles what gets compiled and fills the caches; notes how long that took."""
+        """Compiles code and fills the caches; records the time."""
         for case in wanted:
             if case.loader not in OF_TRAINING or not case.is_plain:
                 continue
@@ -136,7 +136,7 @@ class LoadingBench(Bench):
                 self.stored[case.dataset]["cache"] = filled
 
     def load(self, case: Case, number: int, *, fill_only: bool = False) -> Run:
-        """Runs a loader; with `fill_only` until its first batch."""
+        """Runs a loader; with `fill_only`, only until its first batch."""
 
         def command(folder: Path) -> list[str]:
             output, started = folder / FIGURES, time.monotonic()
@@ -163,7 +163,7 @@ class LoadingBench(Bench):
             "seconds": self.args.seconds,
         }
         if case.loader not in OF_TRAINING:
-            flags["cycle"] = 1  # what they take does not come in bursts
+            flags["cycle"] = 1  # their load does not come in bursts
         if case.loader == "seed" or "8m" in case.dataset:
             flags["batch_size"] = self.results.options["small_batch_size"]
         if case.loader == "cache":

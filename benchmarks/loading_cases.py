@@ -1,4 +1,4 @@
-"""What the loading bench compares: datasets by name, loaders, and the cases made of both."""
+"""The datasets, the loaders, and the resulting cases of the loading bench."""
 
 import importlib.util
 import os
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """What a dataset is made of, whatever the pipeline's defaults; `source`: see `loading_data`."""
+    """The parameters of a dataset, all explicit; for `source` see `loading_data`."""
 
     source: str
     measurement_encoding: str = "arrow"
@@ -46,10 +46,10 @@ OF_TRAINING = ("shards", "cache", "gcs")
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured once a round; without a step, the consumer takes all it can get.
+    """One measurement per round; without a step, the consumer takes batches as fast as possible.
 
-    With `request_ms` the dataset is on gs://, each request takes that much longer, and a cache is
-    filled anew.
+    With `request_ms` the dataset is on gs://, each request takes that much longer, and the cache is
+    refilled.
     """
 
     dataset: str
@@ -78,9 +78,9 @@ def cases(
     step_ms: float,
     request_ms: float = 0,
 ) -> list[Case]:
-    """Returns all cases, those included that cannot run here.
+    """Returns all cases, including those that cannot run here.
 
-    Workers, threads and the step are varied on the first dataset only, gs:// on the first two.
+    Workers, threads and the step vary only on the first dataset, gs:// only on the first two.
     """
     limited = {"gcs": datasets[:2]}
     chosen = [
@@ -107,7 +107,7 @@ def cases(
 
 
 def obstacle(case: Case) -> str | None:
-    """Returns why a case cannot run here, or None."""
+    """Returns the reason why a case cannot run here, or None."""
     if case.loader == "seed" and SHAPES[case.dataset].measurement_encoding == "compact":
         return "it reads arrow rows only"
     if case.is_on_gcs:

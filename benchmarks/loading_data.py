@@ -1,4 +1,4 @@
-"""Makes what the loading bench reads: datasets of probe rows, train only, kept for the next bench.
+"""Makes the datasets of the loading bench: train only, kept for later benches.
 
 Three sources:
 
@@ -6,7 +6,7 @@ Three sources:
   small  probes of 5 to 60 measurements, so that several rows make a crop
   mixed  5,000 probes by Zipf's law
 
-`long` has as many measurements as are asked for, the others a tenth.
+`long` has the requested number of measurements, the others a tenth.
 """
 
 import ipaddress
@@ -32,7 +32,7 @@ _FIRST_SMALL_IPV6 = int(ipaddress.IPv6Address("2a00::"))
 
 
 def make(name: str, num_measurements: int, seed: int, data_dir: str) -> dict[str, Any]:
-    """Makes a dataset unless it exists; returns its folder and what it holds.
+    """Makes a dataset unless it exists; returns its folder and contents.
 
     Args:
       name: of SHAPES.
@@ -63,7 +63,7 @@ def make(name: str, num_measurements: int, seed: int, data_dir: str) -> dict[str
 
 
 def _measurements(source: str, num_measurements: int, seed: int, data_dir: Path) -> Path:
-    """Returns a folder of Parquet, generated if it is missing."""
+    """Returns a folder of Parquet, generated if missing."""
     if source != "long":
         num_measurements = max(num_measurements // 10, 1)
     folder = data_dir / f"{source}-{num_measurements}-{seed}"
@@ -81,14 +81,14 @@ def _measurements(source: str, num_measurements: int, seed: int, data_dir: Path)
 
 
 def among_small_probes(table: pa.Table, rng: np.random.Generator) -> pa.Table:
-    """Returns measurements with new sources, each of which has some that follow each other.
+    """Assigns new sources to runs of consecutive measurements.
 
-    Where one probe ends does not matter to the cut: the next one's join its last.
+    A new source may join the end of one probe and the beginning of the next.
     """
     order = [("ip_version", "ascending"), ("src_addr", "ascending"), ("event_time", "ascending")]
     table = table.sort_by(order)
     ends = np.cumsum(rng.integers(_MIN_SMALL, _MAX_SMALL + 1, table.num_rows // _MIN_SMALL + 1))
-    # What is left at the end goes to the last probe.
+    # The remainder goes to the last probe.
     ends = ends[ends <= table.num_rows - _MIN_SMALL]
     probe = np.searchsorted(ends, np.arange(table.num_rows), "right")
     first = np.concatenate([[0], ends])

@@ -3,24 +3,23 @@
     python -m benchmarks.loading_process --loader=shards --files=rows/train --output=figures.json
 
 Builds the loader, takes the first batch and checks its form, continues for --warm_up_s, measures
-for --seconds, and writes {figure: number}, or {"error": why}, to --output. A loader may prepare all
-contexts of its rows together and then yield them over many batches, so whole cycles of --cycle
+for --seconds, and writes {figure: number}, or {"error": reason}, to --output. A loader may prepare
+all contexts of its rows together and then yield them over many batches, so whole cycles of --cycle
 batches are measured, unless that would take over --longest_s.
 
   first_batch_s            from the start of this process (--started, monotonic seconds)
   first_batch_of_build_s   from the call that builds the dataset; its modules are imported before
-  first_batch_requests     to gs:// until then, the manifest and the row index included
+  first_batch_requests     to gs:// until then, including the manifest and the row index
   tokens_per_s             real tokens, those whose targets_segmentation is not 0, per second
   tokens_per_cpu_s         the same per CPU second of this process and its workers
-  padding                  share of a batch's places without a real token
+  padding                  share of a batch's positions without a real token
   num_batches              batches measured
   waiting                  share of the time that the consumer waited
   main_cpu, worker_cpu     CPU seconds per second, of this process and of each worker
   requests_per_batch       to gs://
 
-With --step_ms the consumer sleeps after every batch, as a host does beside an accelerator. With
---request_ms each request to gs:// takes that much longer, as on a network.
-`--fill_only` ends after the first batch.
+--step_ms makes the consumer sleep after every batch, like a host with an accelerator. --request_ms
+delays each request to gs://, as on a network. --fill_only ends after the first batch.
 """
 
 import argparse
@@ -52,7 +51,7 @@ type Batches = Iterator[Mapping[str, np.ndarray]]
 
 
 def loader(args: argparse.Namespace) -> Callable[[], Batches]:
-    """Returns what builds the batches of a loader; it alone is imported."""
+    """Returns a builder of a loader's batches; only that loader is imported."""
     if args.loader == "seed":
         from benchmarks.peers import seed_sampler
 
@@ -74,7 +73,7 @@ def loader(args: argparse.Namespace) -> Callable[[], Batches]:
 
 
 def fault(batch: Mapping[str, np.ndarray], batch_size: int) -> str | None:
-    """Returns what is wrong with the form of a batch, or None."""
+    """Returns the fault of a batch's form, or None."""
     if sorted(batch) != sorted(NAMES):
         return f"a batch has {sorted(batch)}, not {sorted(NAMES)}"
     for name in NAMES:
@@ -98,7 +97,7 @@ def measure(
     cycle: int = 1,
     longest_s: float = math.inf,
 ) -> dict[str, float]:
-    """Takes whole cycles of batches for some seconds, at least one, and returns the figures."""
+    """Takes whole cycles of batches, at least one, for some seconds; returns the figures."""
     num_batches = num_tokens = num_places = 0
     waited_s = 0.0
     main_before_s, workers_before_s = time.process_time(), workers_cpu_s()
@@ -130,7 +129,7 @@ def measure(
 
 
 def workers_cpu_s() -> float:
-    """Returns the CPU seconds of all descendants, those that have ended included."""
+    """Returns the CPU seconds of all descendants, including ended ones."""
     ended = os.times()
     total = ended.children_user + ended.children_system
     for process in psutil.Process().children(recursive=True):
@@ -210,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         found = run(args)
     except Exception as error:
-        # What the interpreter says as it ends may hide the traceback's last line.
+        # Output of the exiting interpreter may hide the traceback's last line.
         args.output.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"}))
         raise
     args.output.write_text(json.dumps(found))

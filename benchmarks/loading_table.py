@@ -39,7 +39,7 @@ def _millions(number: float) -> str:
 
 
 def _speed(lines: list[Median]) -> str:
-    """Returns a row per dataset and loader, datasets as they ran, fastest first."""
+    """Returns one row per dataset and loader, datasets in run order, fastest first."""
     datasets = list(dict.fromkeys(line.case["dataset"] for line in lines))
     ranked = sorted(
         lines,
@@ -74,7 +74,7 @@ def _speed(lines: list[Median]) -> str:
 
 
 def _slow_requests(lines: list[Median], stored: dict[str, dict]) -> str:
-    """Returns what loaders take of gs:// when requests are slow."""
+    """Returns the table of loaders on gs:// with slow requests."""
 
     def shards(line: Median) -> str:
         return str(stored.get(line.case["dataset"], {}).get("shards", ""))
@@ -96,7 +96,7 @@ def _tokens_per_s(line: Median) -> str:
 
 
 def _storage(datasets: dict[str, dict]) -> str:
-    """Returns what each dataset takes on disk: as rows, cached, and as padded buckets."""
+    """Returns the size of each dataset on disk: as rows, cached, and as padded buckets."""
     rows = []
     for dataset, stored in datasets.items():
         kinds = {"probe rows": stored}
@@ -110,7 +110,7 @@ def _storage(datasets: dict[str, dict]) -> str:
 
 
 def _notes(results: Results) -> list[str]:
-    """Returns what a reader must know to judge the tables, a sentence each."""
+    """Returns the notes on the tables, one sentence each."""
     options = results.options
     lines = [
         md.circumstances(results),

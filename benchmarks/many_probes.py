@@ -1,8 +1,8 @@
-"""What a run of 35 B measurements costs by its number of probes: one work unit, and one bucket.
+"""The cost of a run of 35 B measurements by its number of probes: one work unit, one bucket.
 
-`measure` pre-groups a work unit whose rows are of probes drawn at random, then sorts, cuts, stages
-and writes a bucket, which has one ten-thousandth of the probes and a small chunk from every unit:
-the job's own DoFns in a plain loop, payloads inline as on Dataflow. Linux only.
+`measure` pre-groups a work unit whose rows are of random probes, then sorts, cuts, stages and
+writes a bucket, which has one ten-thousandth of the probes and a small chunk from every unit: the
+job's own DoFns in a plain loop, payloads inline as on Dataflow. Linux only.
 """
 
 import ctypes
@@ -61,7 +61,7 @@ class _Steps:
     @contextmanager
     def measured(self, step: str) -> Iterator[None]:
         _give_back_memory()
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.figures |= {
@@ -72,14 +72,14 @@ class _Steps:
 
 
 def _give_back_memory() -> None:
-    """Returns to the system what allocators keep of the steps before."""
+    """Returns the allocators' unused memory to the system."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def _chunks(num_measurements: int, num_probes: int) -> Iterator[Chunk]:
-    """Yields the inline chunks of a bucket, one from each work unit, in time order."""
+    """Yields the inline chunks of a bucket, one per work unit, in time order."""
     rng = np.random.default_rng(num_probes)
     num_records, num_chunks = UNIT_ROWS // MAX_BUCKETS, num_measurements * MAX_BUCKETS // UNIT_ROWS
     own = MAPPED_IPV4 | address_of(np.arange(num_probes // MAX_BUCKETS)).astype(np.uint64)
@@ -187,12 +187,12 @@ def measure(num_probes: int, num_measurements: int) -> dict[str, float]:
     """Measures all steps, once their compiled code is loaded.
 
     Args:
-      num_probes: of the whole run, at least one for each bucket.
+      num_probes: of the whole run, at least one per bucket.
       num_measurements: of the whole run.
 
     Returns:
-      For "unit", "sort", "stage" and "write" CPU seconds, wall seconds and the peak memory of the
-      process; the rows of the unit, and the bucket's measurements, bytes and rows.
+      For "unit", "sort", "stage" and "write" CPU seconds, wall seconds and peak process memory; the
+      rows of the unit, and the bucket's measurements, bytes and rows.
     """
     with tempfile.TemporaryDirectory(prefix="many-probes-") as name:
         folder = Path(name)

@@ -1,11 +1,11 @@
-"""Tables and notes of the benches in Markdown, and their place in a document."""
+"""The benches' tables and notes in Markdown, and their place in a document."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.results import Results, medians
 
-type Columns = dict[str, Callable[[Any], str]]  # title: what a line shows
+type Columns = dict[str, Callable[[Any], str]]  # by title: a line's cell
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str]], num_words: int = 1) -> str:
@@ -30,7 +30,7 @@ def results_table(
 
 
 def figure(name: str, pattern: str = "{:,.0f}") -> Callable[[Any], str]:
-    """Returns a column that shows a figure of a line, or nothing if the line lacks it."""
+    """Returns a column for a figure of a line, empty if the line lacks it."""
     return lambda line: pattern.format(line.figures[name]) if name in line.figures else ""
 
 
@@ -49,7 +49,7 @@ def size(number: int) -> str:
 
 
 def circumstances(results: Results) -> str:
-    """Returns a sentence: when it was measured, on which machine, in how many rounds."""
+    """Returns a sentence on the date, the machine and the number of rounds."""
     num_rounds = results.options["rounds"]
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     rounds = "one round"
@@ -67,10 +67,10 @@ def machine(results: Results) -> str:
 def shortfalls(
     results: Results, title: Callable[[dict], str], where: Callable[[dict], str]
 ) -> list[str]:
-    """Returns a sentence for each case that did not run or failed.
+    """Returns a sentence for each case that failed or did not run.
 
     Args:
-      title: what to call the contender of a case.
+      title: the name of a case's contender.
       where: the rest of the case, such as "at 1 M".
     """
     places: dict[tuple[str, str], list[str]] = {}
@@ -89,15 +89,14 @@ def shortfalls(
 
 
 def page(tables: Iterable[str], notes: Iterable[str]) -> str:
-    """Returns the tables and below them the notes, a line each."""
+    """Returns the tables, then the notes, one line each."""
     return "\n\n".join([*tables, "\n".join(notes)])
 
 
 def insert(text: str, bench: str, content: str) -> str:
-    """Returns a document's text with `content` between the markers of a bench.
+    """Returns a document with `content` between the markers of a bench.
 
-    Raises:
-      ValueError: the markers are not there, once each and in order.
+    ValueError unless each marker is there once, in order.
     """
     begin, end = f"<!-- bench:{bench} -->", f"<!-- /bench:{bench} -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):

@@ -2,12 +2,12 @@
 
     python -m benchmarks.measure -- COMMAND ...
 
-CPU is the kernel's own count (wait4), not a sample: this process becomes the reaper of whatever
-the command leaves behind, so no descendant's time is lost. Memory is the larger of two: the sum
-over the tree at some 20 Hz (RSS of a lone process, PSS where pages may be shared), and the
-command's ru_maxrss, which sees peaks between samples. To tell PSS takes milliseconds, which a job
-on all cores would miss: it is read once a second, and when the sum of RSS is 2 % larger than ever
-before. Linux only. The caller should be small: ru_maxrss of a child starts at what its parent used.
+CPU is the kernel's own count (wait4): this process becomes the reaper of all orphaned descendants,
+so no time is lost. Memory is the larger of two: the sum over the tree at about 20 Hz (RSS of a lone
+process, PSS where pages may be shared), and the command's ru_maxrss, which includes peaks between
+samples. Reading PSS takes milliseconds of a busy machine, so it is read once a second, and whenever
+the sum of RSS is 2 % above its previous maximum. Linux only. The caller should be small: ru_maxrss
+of a child starts at its parent's use.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ from typing import IO
 import psutil
 
 _SAMPLE_S = 0.05
-_TREE_S, _PSS_S = 0.2, 1.0  # processes and their PSS are looked up so often
-_GRACE_S = 5.0  # for what the command leaves running
+_TREE_S, _PSS_S = 0.2, 1.0  # intervals of listing processes and reading PSS
+_GRACE_S = 5.0  # for processes the command leaves running
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a command took; `exit_code` is negative for a signal."""
+    """The resources of a command; `exit_code` is negative for a signal."""
 
     exit_code: int
     wall_s: float
@@ -48,9 +48,9 @@ def measure(
     output: IO[str] | int | None = None,
     cwd: Path | None = None,
 ) -> Usage:
-    """Runs a command whose stdout and stderr go to `output`; returns what it took.
+    """Runs a command with stdout and stderr to `output`; returns its resources.
 
-    Other threads of this process must not start children meanwhile: they would be taken for the
+    Other threads of this process must not start children meanwhile: they would count as the
     command's.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -58,13 +58,13 @@ def measure(
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=output, stderr=output, cwd=cwd)
     memory = _Memory()
-    ended = os.pidfd_open(process.pid)  # readable when the command ends
+    ended = os.pidfd_open(process.pid)  # becomes readable when the command ends
     while not select.select([ended], [], [], _SAMPLE_S)[0]:
         memory.look_at(process.pid)
     wall_s = time.perf_counter() - started
     os.close(ended)
     _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait once more
+    process.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait again
     return Usage(
         exit_code=process.returncode,
         wall_s=wall_s,
@@ -79,14 +79,14 @@ def last_line(text: str) -> str:
 
 
 def memory_mib(field: str, pid: int | str = "self") -> float:
-    """Returns what the kernel says of a process's memory: VmRSS, or VmHWM, the largest so far."""
+    """Returns a process's VmRSS, or its peak VmHWM, from the kernel."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = dict(line.split(":", 1) for line in lines)
     return int(status[field].removesuffix("kB")) / 1024
 
 
 class _Memory:
-    """The largest memory of a process and its descendants."""
+    """The peak memory of a process and its descendants."""
 
     def __init__(self) -> None:
         self.peak_bytes = 0
@@ -132,7 +132,7 @@ def _pss_bytes(pid: int) -> int:
 
 
 def _reap(known: set[int]) -> float:
-    """Ends what the command left behind and returns its CPU seconds."""
+    """Ends the command's orphans and returns their CPU seconds."""
     cpu_s = 0.0
     deadline = time.monotonic() + _GRACE_S
     while orphans := [p for p in psutil.Process().children() if p.pid not in known]:

@@ -1,4 +1,4 @@
-"""The contenders of the overlap bench, and the command that starts each of them."""
+"""The contenders of the overlap bench, and their commands."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ PROBELINE, JOINED = "probeline", "joined"
 
 
 class OverlapJob(NamedTuple):
-    """What one run reads, looks for and writes; the job decides on `num_shards` if it is 0."""
+    """Input, task and output of a run; the job decides on `num_shards` if it is 0."""
 
     training: Sequence[Path]
     evaluation: Path
@@ -23,26 +23,18 @@ class OverlapJob(NamedTuple):
 
     @property
     def output(self) -> Path:
-        """Where the run leaves what it finds."""
+        """The output path of the run."""
         return self.folder / OUTPUT_NAME
 
 
 class Contender(NamedTuple):
-    """A contender and its limits.
-
-    Attributes:
-      title: what the tables call it.
-      max_mb: the most training text that it is given, because it is too slow for more.
-      max_lengths: values of n at a time.
-      reads_parquet: whether it reads more than JSON lines.
-      tokenizer: of datatrove.
-    """
+    """A contender and its limits."""
 
     title: str
-    max_mb: int | None = None
-    max_lengths: int | None = None
-    reads_parquet: bool = False
-    tokenizer: str = ""
+    max_mb: int | None = None  # of training text, above which it is too slow
+    max_lengths: int | None = None  # values of n at a time
+    reads_parquet: bool = False  # in addition to JSON lines
+    tokenizer: str = ""  # of datatrove
 
 
 CONTENDERS = {
@@ -56,7 +48,6 @@ CONTENDERS = {
 
 
 def command(name: str, job: OverlapJob) -> list[str]:
-    """Returns the command line of a contender."""
     flags = [f"--input_path={path}" for path in job.training]
     flags += [f"--ngram_length={n}" for n in job.lengths]
     if name == PROBELINE:
@@ -76,7 +67,7 @@ def command(name: str, job: OverlapJob) -> list[str]:
 
 
 def obstacle(name: str, file_format: str, num_lengths: int) -> str | None:
-    """Returns why a contender cannot run on files of a format here, or None."""
+    """Returns the reason why a contender cannot run on a format here, or None."""
     contender = CONTENDERS[name]
     if contender.tokenizer and (missing := no_environment("datatrove")):
         return missing
@@ -88,14 +79,14 @@ def obstacle(name: str, file_format: str, num_lengths: int) -> str | None:
 
 
 def peer_python(name: str) -> Path:
-    """Returns $NAME_PYTHON, else that of the environment of a peer that the README makes."""
+    """Returns $NAME_PYTHON, else the Python of the peer's environment made by the README."""
     given = os.environ.get(f"{name.upper()}_PYTHON")
-    # Not resolved: the link is what tells Python of which environment it is.
+    # Not resolved: the link identifies the environment to Python.
     return Path(given or ROOT / ".engines" / name / "bin" / "python").absolute()
 
 
 def no_environment(name: str) -> str | None:
-    """Returns that a peer has no environment, or None."""
+    """Returns the reason if a peer lacks its environment, or None."""
     if os.access(peer_python(name), os.X_OK):
         return None
     return f"{name} has no environment: benchmarks/README.md tells how to make it"

@@ -1,8 +1,7 @@
-"""The corpus of the overlap bench: files of training text and of evaluation sets, by their sizes.
+"""The corpus of the overlap bench: training and evaluation files, by their sizes.
 
-`overlap_texts` makes a file when it is first needed, in a separate process; it is kept for the next
-bench. A file depends on the seed and its place alone: a small corpus is the beginning of a large
-one.
+`overlap_texts` makes a file on first use, in a separate process, and keeps it. A file depends only
+on the seed and its position, so a small corpus is the beginning of a large one.
 """
 
 from pathlib import Path
@@ -15,7 +14,7 @@ BLOCK_MB, FILE_MB = 20, 100  # of text
 
 
 class Corpus:
-    """Training and evaluation files in a folder; another seed makes other words and texts."""
+    """Training and evaluation files in a folder; the seed determines all words and texts."""
 
     def __init__(self, folder: Path, seed: int):
         self._folder = folder / f"overlap-{seed}"

@@ -1,7 +1,7 @@
-"""What a contender of the overlap bench found, and the size of the text that it searched.
+"""The findings of a contender of the overlap bench, and the size of the searched text.
 
 The digest is of the n-grams by evaluation row, with their occurrences and documents. A peer that
-reports no n-grams has no digest.
+does not report n-grams has no digest.
 """
 
 import gzip
@@ -23,7 +23,7 @@ Found = tuple[int, int, str, int, int]  # evaluation row, n, n-gram, occurrences
 
 
 def size(paths: list[str]) -> dict[str, int]:
-    """Counts the texts of some files and their bytes of UTF-8."""
+    """Counts the texts of some files and their UTF-8 bytes."""
     num_texts = text_bytes = 0
     for path in paths:
         for batch in batches(path):
@@ -40,18 +40,18 @@ def batches(path: str) -> Iterator[DocumentBatch]:
 
 
 def ngrams(output: str, evaluation: str) -> dict[str, Any]:
-    """Returns what the output of a run says.
+    """Summarises the output of a run.
 
     Returns:
-      {"num_read", "num_documents", "num_ngrams", "digest"}; of the job also "num_passes" and
-      "num_indexed" n-grams, of a peer all else that it reports.
+      {"num_read", "num_documents", "num_ngrams", "digest"}; for the job also "num_passes" and
+      "num_indexed" n-grams, for a peer everything else that it reports.
     """
     path = Path(output)
     return read_job(path) if path.is_dir() else read_peer(path, Path(evaluation))
 
 
 def read_job(output: Path) -> dict[str, Any]:
-    """Returns what an output folder of the job says."""
+    """Summarises an output folder of the job."""
     told = orjson.loads((output / SUMMARY).read_bytes())
     matches = pq.read_table(output / MATCHES, columns=["train_path", "train_row"])
     documents = matches.group_by(matches.column_names).aggregate([])
@@ -71,7 +71,7 @@ def read_job(output: Path) -> dict[str, Any]:
 
 
 def read_peer(output: Path, evaluation: Path) -> dict[str, Any]:
-    """Returns what an output file of a peer says, its n-grams assigned to evaluation rows."""
+    """Summarises an output file of a peer, its n-grams assigned to evaluation rows."""
     told = orjson.loads(output.read_bytes())
     told_ngrams = told.pop("ngrams", None)
     if told_ngrams is None:
@@ -95,7 +95,7 @@ def _by_row(
 
 
 def summary(found: Iterable[Found]) -> dict[str, Any]:
-    """Returns the number and the digest of what was found."""
+    """Returns the number and the digest of the findings."""
     ordered = sorted(found)
     digest = hashlib.blake2b(orjson.dumps(ordered), digest_size=16).hexdigest()
     return {"num_ngrams": len(ordered), "digest": digest}

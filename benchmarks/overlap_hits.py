@@ -1,13 +1,13 @@
-"""Bench: training text that contains whole evaluation sets, Probeline beside its peers.
+"""Bench: training text that contains whole evaluation sets, Probeline and its peers.
 
     python -m benchmarks.overlap_hits --evals bundled-evals --mb 80 --rounds 3
 
-`--evals` is a folder of evaluation sets in the format of allenai/decon, such as those that its
-repository bundles: lines with `eval_key`, `question` and `answer`, .jsonl or .jsonl.gz. Every
-question is planted once, with its answer, in a fifth of the documents of `overlap_texts`. The job
-also runs on the same text without them: the difference is the cost of the matches. For its memory
-it runs on one document that is all of the text, and on an evaluation set of 200,000 rows with 10
-million matches. What the contenders call a hit differs, so their documents are shown, not compared.
+`--evals` is a folder of evaluation sets in the format of allenai/decon, such as those bundled with
+its repository: lines with `eval_key`, `question` and `answer`, .jsonl or .jsonl.gz. Every question
+is planted once, with its answer, in a fifth of the documents of `overlap_texts`. The job also runs
+on the same text without them: the difference is the cost of the matches. For its memory it runs on
+one document with all of the text, and on an evaluation set of 200,000 rows with 10 million matches.
+The contenders define a hit differently, so their documents are shown, not compared.
 """
 
 import argparse
@@ -44,12 +44,12 @@ _SHOWN = {
 }
 _SHARE_OF_DOCUMENTS = 5  # one in five has planted questions
 _EVALS, _TRAINING = "evals", "training"
-# Of ROWS: rows of 50 n-grams, several in each document of 3,200 other words.
+# Of ROWS: rows of 50 n-grams, several per document of 3,200 other words.
 _NUM_ROWS, _ROW_WORDS, _ROWS_PER_DOCUMENT, _OTHER_WORDS = 200_000, 62, 50, 3_200
 
 
 class Contender(NamedTuple):
-    """A contender: what the table calls it, and the variable that names its program."""
+    """A contender: its title in the table, and the variable that names its program."""
 
     title: str
     details: str = ""  # of the job
@@ -100,7 +100,7 @@ def write_corpus(output: str, evals: str, mb: int, seed: int) -> None:
 
 
 def write_rows_corpus(output: str, seed: int) -> None:
-    """Writes an evaluation set of many rows, and documents that have each row once."""
+    """Writes an evaluation set of many rows, and documents that contain each row once."""
     evals, training = Path(output, f"{_EVALS}-{ROWS}"), Path(output, f"{_TRAINING}-{ROWS}")
     for folder in (evals, training):
         folder.mkdir(parents=True)
@@ -122,16 +122,11 @@ def _write(path: Path, records: Any) -> None:
         file.writelines(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in records)
 
 
-# --- commands and what they found ---------------------------------------------------------------
+# --- commands and findings ----------------------------------------------------------------------
 
 
 def command(name: str, corpus: Path, text: str, folder: Path) -> list[str]:
-    """Returns the command line of a contender.
-
-    Args:
-      text: PLANTED, PLAIN, LONG or ROWS.
-      folder: of the output.
-    """
+    """Returns the command line of a contender on PLANTED, PLAIN, LONG or ROWS text."""
     evals = corpus / (f"{_EVALS}-{ROWS}" if text == ROWS else _EVALS)
     training = corpus / f"{_TRAINING}-{text}"
     if details := CONTENDERS[name].details:
@@ -158,7 +153,7 @@ def command(name: str, corpus: Path, text: str, folder: Path) -> list[str]:
 
 
 def found(name: str, output: Path, printed: str) -> dict[str, float]:
-    """Returns the number of documents with a hit, and of matches where a contender tells it."""
+    """Returns the number of documents with a hit, and of matches if reported."""
     if CONTENDERS[name].details:
         counts = orjson.loads((output / SUMMARY).read_bytes())["counts"]
         with open_parquet(str(output / DOCUMENTS)) as file:
@@ -192,13 +187,12 @@ class HitsBench(Bench):
             runner.read_all(folder.rglob("*.jsonl"))
 
     def takes(self, case: dict[str, str]) -> bool:
-        """Tells whether a case can run; notes why it cannot."""
+        """Returns whether a case can run; if not, notes the reason."""
         program = CONTENDERS[case["contender"]].program
         missing = program and not shutil.which(os.environ.get(program, ""))
         return self.can_run(case, f"${program} does not name its program" if missing else None)
 
     def find(self, case: dict[str, str], number: int) -> Run:
-        """Runs a case."""
         name, text = case["contender"], case["text"]
         corpus = self._rows if text == ROWS else self._corpus
         return self.measured(

@@ -1,12 +1,12 @@
-"""Bench: how many planted evaluation rows are found, and what else, Probeline beside its peers.
+"""Bench: the recall and precision of planted evaluation rows, Probeline and its peers.
 
     python -m benchmarks.overlap_recall [--evals=FOLDER]
 
-A generated corpus has evaluation rows planted in it in six ways, and texts that must not be found;
-see `recall_corpus`. Each contender runs once as a separate process: the outcome is no matter of
-chance. The job also runs with each value of --min_tokens, and for several K with --drop_ngrams of
-what more than K evaluation rows share. What was found of what was planted goes to results/, and
-`benchmarks.table --bench=recall` writes the tables.
+A generated corpus has evaluation rows planted in six ways, and texts that must not be found; see
+`recall_corpus`. Each contender runs once as a separate process, since the outcome is deterministic.
+The job also runs with each value of --min_tokens, and for several K with --drop_ngrams of those in
+more than K evaluation rows. The scores go to results/, and `benchmarks.table --bench=recall` writes
+the tables.
 """
 
 import argparse
@@ -40,28 +40,19 @@ _WITHOUT_N = ("dolma, whole paragraphs", TEXT_DEDUP)
 
 @dataclass(frozen=True)
 class Case:
-    """What one run is given.
+    """The parameters of a run."""
 
-    Attributes:
-      contender: PROBELINE or a key of PEERS.
-      n: of a peer; 0 if it compares no n-grams. The job takes 8 and 13 at once.
-      max_eval_rows: n-grams of more evaluation rows are in --drop_ngrams; 0 drops none.
-      min_tokens: --min_tokens of the job.
-      tokenizer: --tokenizer of the job.
-    """
-
-    contender: str
-    n: int = 0
-    max_eval_rows: int = 0
-    min_tokens: int = 0
-    tokenizer: str = "default"
+    contender: str  # PROBELINE or a key of PEERS
+    n: int = 0  # of a peer; 0 if it compares no n-grams; the job takes 8 and 13 at once
+    max_eval_rows: int = 0  # n-grams of more rows are in --drop_ngrams; 0 drops none
+    min_tokens: int = 0  # of the job
+    tokenizer: str = "default"  # of the job
 
 
 LIMITED = Case(PROBELINE, max_eval_rows=50, min_tokens=8, tokenizer="drop_empty")
 
 
 def cases(contenders: Sequence[str]) -> list[Case]:
-    """Returns all cases of some contenders."""
     wanted = []
     if PROBELINE in contenders:
         wanted = [Case(PROBELINE), Case(PROBELINE, tokenizer="drop_empty"), LIMITED]
@@ -104,7 +95,6 @@ def _common_ngrams(case: Case, corpus: Path) -> Path:
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parses the command line."""
     parser = runner.bench_parser("overlap_recall", "Counts what is found of planted rows.", 1)
     add = parser.add_argument
     runner.add_choices(parser, "--contenders", [PROBELINE, *PEERS])
@@ -116,7 +106,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 class RecallBench(Bench):
-    """The bench with its corpus, which is made anew: it is small."""
+    """The bench with its small corpus, made for each execution."""
 
     def __init__(self, args: argparse.Namespace):
         names = ("num_rows", "num_per_kind", "num_background", "seed")
@@ -132,14 +122,14 @@ class RecallBench(Bench):
             runner.call("benchmarks.recall_corpus:write_corpus", being_made, evals, *sizes)
 
     def takes(self, case: Case) -> bool:
-        """Tells whether a case can run; notes why it cannot."""
+        """Returns whether a case can run; if not, notes the reason."""
         reason = None
         if case.contender != PROBELINE:
             reason = no_environment(PEERS[case.contender][0])
         return self.can_run(asdict(case), reason)
 
     def find(self, case: Case, number: int) -> Run:
-        """Runs a case and scores what it found."""
+        """Runs a case and scores its findings."""
 
         def check(folder: Path, _: str) -> Found:
             truth = self._corpus / "truth.json"

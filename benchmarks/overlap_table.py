@@ -1,4 +1,4 @@
-"""The tables of the overlap bench, with notes on how to judge them."""
+"""The tables of the overlap bench, with notes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from benchmarks.results import Median, Results, medians
 
 
 class Line(NamedTuple):
-    """The medians of a case, the CPU seconds of its start-up, and the set on the same text."""
+    """A case's medians, its start-up's CPU seconds, and the set's medians on the same text."""
 
     case: dict[str, Any]
     figures: dict[str, float]
@@ -18,7 +18,7 @@ class Line(NamedTuple):
 
     @property
     def scan_s(self) -> float | None:
-        """CPU seconds without start-up; None if that is unknown or nearly all of the run."""
+        """CPU seconds without start-up; None if unknown, or nearly all is start-up."""
         if self.start_s is None or self.figures["cpu_s"] <= 1.05 * self.start_s:
             return None
         return self.figures["cpu_s"] - self.start_s
@@ -35,7 +35,7 @@ def _scan_rate(line: Line) -> float | None:
 
 
 def _lines(part: str, every: Sequence[Median]) -> list[Line]:
-    """Returns the lines of a part with their starts."""
+    """Returns the lines of a part with their start-ups."""
 
     def task(line: Median) -> tuple:
         return tuple(line.case[n] for n in ("contender", "lengths", "eval_rows", "num_shards"))
@@ -122,7 +122,7 @@ _SECTIONS = (
 
 
 def _notes(results: Results) -> list[str]:
-    """Returns the circumstances, what is compared with what, and what did not run."""
+    """Returns the circumstances, the comparisons, and the cases that did not run."""
     lines = [
         md.circumstances(results),
         "CPU, wall and memory are of the whole process tree, children included; MB are of text, "
@@ -148,7 +148,7 @@ def _notes(results: Results) -> list[str]:
 
 
 def markdown(results: Results) -> str:
-    """Returns all tables of which there are runs, and the notes."""
+    """Returns all tables that have runs, and the notes."""
     every, tables = medians(results.runs), []
     for title, part, columns, num_words in _SECTIONS:
         if lines := _lines(part, every):

@@ -1,8 +1,8 @@
 """The texts of the overlap bench, and the files that hold them; see `overlap_corpus`.
 
 Words follow Zipf's law, the lengths of documents a lognormal law; some documents look like program
-code, and half of them have words beyond ASCII. A block of text, like a row of an evaluation set,
-depends on the seed and its place alone. The first block has `NUM_PLANTED` passages of the first
+code, and half of them have words beyond ASCII. A block of text or a row of an evaluation set
+depends only on the seed and its position. The first block has `NUM_PLANTED` passages of the first
 rows.
 """
 
@@ -24,15 +24,15 @@ from benchmarks.overlap_corpus import BLOCK_MB, EVALUATION_ROWS
 NUM_PLANTED = 50
 TINY_DOCUMENTS = 20  # of a file of no MB
 _WORDS = 50_000
-_ZIPF_SHIFT = 2.7  # as in English: the first words are less common than 1/rank says
+_ZIPF_SHIFT = 2.7  # as in English: the first words are less common than 1/rank
 _DOCUMENT_WORDS, _DOCUMENT_SIGMA, _MAX_WORDS = 280, 1.0, 30_000
 _EVALUATION_WORDS = (40, 140)
 _PLANTED_WORDS = 30
 _SHARE_OF_CODE = 0.05
-# Of documents, and of the words in these: one such letter in a document, as a curly quote is, makes
-# Python hold all of it in wider characters.
+# Of documents, and of their words: a single such letter, for example a curly quote, makes Python
+# store a whole document in wider characters.
 _DOCUMENTS_BEYOND_ASCII, _WORDS_BEYOND_ASCII = 0.5, 0.04
-_BYTES_A_WORD = 5.97  # with what follows it
+_BYTES_A_WORD = 5.97  # with the following separator
 _PROSE = ([" ", ", ", ". ", "; ", "\n\n"], [0.86, 0.07, 0.055, 0.005, 0.01])
 _CODE = ([" ", "_", "(", ") {\n    ", ".", " = ", ");\n"], [0.3, 0.25, 0.1, 0.05, 0.1, 0.1, 0.1])
 _ROW_GROUP_ROWS = 8_192
@@ -40,7 +40,7 @@ _SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "text", "source")])
 
 
 class Texts:
-    """Texts by seed; each block and each set has a separate stream of random numbers."""
+    """Texts by seed; each block and each set has a separate random stream."""
 
     def __init__(self, seed: int):
         self._seed = seed
@@ -55,7 +55,6 @@ class Texts:
         return texts[:num_rows]
 
     def documents(self, block: int) -> list[dict[str, Any]]:
-        """Returns the records of a block."""
         rng = self._rng(2, block)
         num_words = round(BLOCK_MB * 1e6 / _BYTES_A_WORD)
         lengths = rng.lognormal(np.log(_DOCUMENT_WORDS), _DOCUMENT_SIGMA, num_words // 100)
@@ -81,7 +80,7 @@ class Texts:
     def _joined(
         self, rng: np.random.Generator, counts: np.ndarray, is_code: np.ndarray
     ) -> pa.Array:
-        """Returns texts of `counts` words; `is_code` tells which look like code."""
+        """Returns texts of `counts` words, in code style where `is_code`."""
         total = int(counts.sum())
         ranks = np.arange(_WORDS) + 1 + _ZIPF_SHIFT
         shares = np.cumsum(1 / ranks)
@@ -106,7 +105,7 @@ class Texts:
 
     @functools.cached_property
     def _vocabulary(self) -> pa.Array:
-        """All words, commonest first: plain, with capitals; with letters beyond ASCII, likewise."""
+        """All words, commonest first: plain and capitalised, then those with non-ASCII letters."""
         rng = self._rng(0)
         letters = [list("bcdfghklmnprstvw"), list("aeiou")]
         words: dict[str, None] = {}
@@ -139,12 +138,9 @@ def _opened(path: Path) -> Any:
 
 
 def write_training(output: str | Path, first_mb: int, last_mb: int, seed: int) -> None:
-    """Writes whole blocks of documents, in the format of the file's name.
+    """Writes whole blocks of documents from the range of MB, in the format of the file's name.
 
-    Args:
-      output: the file.
-      first_mb, last_mb: range of the corpus; if the last is 0, the file has TINY_DOCUMENTS.
-      seed: of the words and texts.
+    If `last_mb` is 0, the file has TINY_DOCUMENTS.
     """
     texts = Texts(seed)
     numbers = range(first_mb // BLOCK_MB, last_mb // BLOCK_MB)

@@ -1,11 +1,11 @@
-"""RTTs between PlanetLab nodes as measurements: the published matrices become one Parquet file.
+"""Converts published RTT matrices between PlanetLab nodes to measurements in one Parquet file.
 
     python -m benchmarks.planetlab NetLatency-Data/PlanetLab planetlab.parquet
 
-Enters: PlanetLabData_1 and so on, a slice of time each: a line for each source, a column for each
-destination, in ms. The matrices have neither addresses nor times. Node i becomes 10.1.h.l, with
-i = 256 h + l. A slice lasts 14.7 hours, the first from 1.4e9 seconds after 1970, and in it all
-sources ping the next destination every 108 seconds. A node's RTT to itself is left out.
+Reads PlanetLabData_1 and so on, one slice of time each: one line per source, one column per
+destination, in ms. The matrices have neither addresses nor times. Node i becomes 10.1.h.l, with i =
+256 h + l. A slice lasts 14.7 hours, the first from 1.4e9 seconds after 1970, and in it all sources
+ping the next destination every 108 seconds. A node's RTT to itself is omitted.
 """
 
 import re
@@ -52,11 +52,9 @@ def _slices(folder: Path) -> Iterator[pa.Table]:
 
 
 def measurements_of(matrix: np.ndarray, slice_number: int) -> pa.Table:
-    """Returns the measurements of a slice.
+    """Returns the measurements of a slice, numbered from 0.
 
-    Args:
-      matrix: RTTs in ms, [sources, destinations], of the same nodes.
-      slice_number: 0 for the first slice.
+    `matrix` has RTTs in ms, [sources, destinations], of the same nodes.
     """
     source, destination = np.nonzero(~np.eye(len(matrix), dtype=bool))
     nodes = pa.array([f"10.1.{i >> 8}.{i & 255}" for i in range(len(matrix))])
@@ -73,10 +71,10 @@ def measurements_of(matrix: np.ndarray, slice_number: int) -> pa.Table:
 
 
 def write_without_held_out(measurements: Path, output: Path) -> None:
-    """Writes the measurements without those to nodes of the test split.
+    """Writes the measurements except those to nodes of the test split.
 
-    Each node is also a destination. So that the address of a held-out probe is new to the model,
-    training must not ping it.
+    Each node is also a destination: for a held-out probe's address to be new to the model, training
+    must not ping it.
     """
     table = pq.read_table(measurements)
     nodes = pc.unique(pc.cast(table["src_addr"], pa.string())).to_pylist()

@@ -1,9 +1,9 @@
-"""Bench: what a host pays until its first batch when a dataset has many rows.
+"""Bench: the cost until a host's first batch when a dataset has many rows.
 
     python -m benchmarks.planning --num_probes 100k 2m 10m --hosts 1 8 --rounds 3
 
-Makes datasets of probes with some five measurements each, a row a probe. Every run is a process
-that builds the dataset of one host, takes its first batch and tells what that took beyond its
+Makes datasets of probes with about five measurements each, one row per probe. Every run is a
+process that builds the dataset of one host, takes its first batch and reports the cost beyond its
 imports. Linux only.
 """
 
@@ -38,7 +38,7 @@ _SHOWN = {
 
 @dataclass(frozen=True)
 class Case:
-    """The probes of a dataset, and the hosts and the workers of each that train on it."""
+    """The probes of a dataset, its hosts and the workers of each."""
 
     num_probes: int
     hosts: int
@@ -82,7 +82,7 @@ def _figures(_: Path, printed: str) -> Found:
 
 
 def _dataset(bench: Bench, num_probes: int) -> Path:
-    """Returns a dataset of probes, all of them in the training split, made if it is missing."""
+    """Returns a dataset of probes, all in the training split, made if missing."""
     seed, folder = bench.args.seed, bench.args.data_dir
     rows = folder / f"planning-{num_probes}-{seed}"
     if not rows.exists():
@@ -101,14 +101,14 @@ def _dataset(bench: Bench, num_probes: int) -> Path:
 
 
 def first_batch(rows: str, hosts: int, workers: int) -> dict[str, float]:
-    """Takes the first batch of the first host; returns what it took beyond imports.
+    """Takes the first batch of the first host; returns its cost beyond imports.
 
     Returns:
       num_rows: of the split.
       plan_cpu_s, plan_mib: of planning, which every host does for all rows.
-      batch_s, batch_cpu_s: from the configuration to the batch; workers start in it.
-      host_mib: growth of the resident memory at its peak, mapped files included.
-      worker_mib: resident memory that a worker shares with no one; its imports are in it.
+      batch_s, batch_cpu_s: from the configuration to the batch, including the start of workers.
+      host_mib: growth of the peak resident memory, including mapped files.
+      worker_mib: unshared resident memory of a worker, including its imports.
     """
     import psutil
     import pyarrow.parquet as pq

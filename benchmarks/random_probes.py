@@ -1,7 +1,7 @@
-"""Measurements whose probes are drawn at random: how many each has depends on their number alone.
+"""Measurements of randomly drawn probes, whose number determines how many each has.
 
-A simulated network gives few of its probes most of the rows; here all have about as many, so that
-ten million of them with ten measurements each are an input of 100 M rows.
+A simulated network gives most rows to few of its probes; here all have about as many, so that ten
+million of them with ten measurements each are an input of 100 M rows.
 """
 
 from pathlib import Path
@@ -20,12 +20,12 @@ _FILE_ROWS, _ROW_GROUP_ROWS = 5_000_000, 1 << 17
 
 
 def address_of(probe: np.ndarray) -> np.ndarray:
-    """Returns IPv4 addresses, uint32 [n]: neighbours in number are none in address."""
+    """Returns IPv4 addresses, uint32 [n]; consecutive numbers have distant addresses."""
     return (probe.astype(np.uint32) * np.uint32(2_654_435_761)).astype(np.uint32)
 
 
 def write_measurements(folder: Path, num_measurements: int, num_probes: int, seed: int) -> None:
-    """Writes Parquet files of measurements in time order, each of a probe drawn at random."""
+    """Writes Parquet files of measurements in time order, each of a random probe."""
     rng = np.random.default_rng([seed, num_measurements, num_probes])
     folder.mkdir(parents=True, exist_ok=True)
     for file_start in range(0, num_measurements, _FILE_ROWS):
@@ -40,7 +40,7 @@ def write_measurements(folder: Path, num_measurements: int, num_probes: int, see
 
 
 def _measurements(rng: np.random.Generator, start: int, rows: int, num_probes: int) -> pa.Table:
-    """Returns measurements from number `start` on; its dictionary has the addresses of its rows."""
+    """Returns measurements from number `start`, with a dictionary of their addresses."""
     probes, codes = np.unique(rng.integers(0, num_probes, rows), return_inverse=True)
     times = pa.array(START_US + (start + np.arange(rows)) * INTERVAL_US)
     columns = [

@@ -1,10 +1,10 @@
-"""Training text with planted evaluation rows, and the truth about what is planted where.
+"""Training text with planted evaluation rows, and the truth about the plants.
 
     evaluation sets → plants of each kind → documents with a plant ─┐
                     → boilerplate, near misses, background ─────────┴→ corpus.jsonl, truth.json
 
-No n-gram of `GUARD` tokens of the generated text is in an evaluation row: a sentence that would
-have one is drawn again. What a document shares with the rows is thus what was put there.
+Generated sentences with an n-gram of `GUARD` tokens of an evaluation row are drawn again, so
+documents share with the rows only what was planted.
 """
 
 import gzip
@@ -24,7 +24,7 @@ KINDS = ("verbatim", "prefix", "suffix", "lines", "embedded", "paraphrase")
 SHORT = "short"  # plants of rows of fewer than GUARD tokens
 GUARD = 8
 _JOB_LENGTHS = (8, 11, 13)  # of --ngram_length and the rules
-SHARED_BY = 20  # evaluation rows with an n-gram in common, above which it is boilerplate here
+SHARED_BY = 20  # an n-gram of more evaluation rows is boilerplate here
 _MIN_HALVED = 2 * GUARD  # tokens of a row whose halves are planted
 _FIELDS = ("passage", "text", "question", "answer")  # of evaluation records, in this order
 
@@ -41,22 +41,17 @@ class Row(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """The set and the row's number."""
         return self.dataset, self.number
 
 
 class Plant(NamedTuple):
-    """A text planted in a document.
-
-    Attributes:
-      kin: rows of which at least half of the n-grams of GUARD tokens are in the text, too.
-    """
+    """A text planted in a document."""
 
     document: str
     kind: str
     place: Place
     text: str
-    kin: list[Place]
+    kin: list[Place]  # rows with at least half of their n-grams of GUARD tokens in the text
 
 
 def words_of(text: str) -> list[str]:
@@ -78,7 +73,7 @@ _LICENCE = (
 
 
 def generated_sets(num_rows: int, seed: int) -> dict[str, list[str]]:
-    """Returns the texts of evaluation sets by their names, `num_rows` in each."""
+    """Returns the texts of evaluation sets by name, `num_rows` in each."""
     makers = {
         "questions": _question,
         "asked": lambda voice, _: voice.say("ASKED"),
@@ -98,7 +93,7 @@ def generated_sets(num_rows: int, seed: int) -> dict[str, list[str]]:
 
 
 def _question(voice: Voice, earlier: list[str]) -> str:
-    if earlier and voice.rng.random() < 0.1:  # asked again, with another answer
+    if earlier and voice.rng.random() < 0.1:  # the same question, with a different answer
         again = voice.rng.choice(earlier).partition("\n")[0]
     else:
         again = f"Question: {voice.say('QUESTION')}"
@@ -125,13 +120,13 @@ def _function(voice: Voice, _: list[str]) -> str:
 
 
 def sets_of_folder(folder: Path, num_rows: int, seed: int) -> dict[str, list[str]]:
-    """Returns up to `num_rows` texts of each *.jsonl and *.jsonl.gz of a folder, each once."""
+    """Returns up to `num_rows` distinct texts of each *.jsonl and *.jsonl.gz of a folder."""
     sets = {}
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")]):
         opened = gzip.open(path) if path.suffix == ".gz" else open(path, "rb")
         with opened as lines:
             texts = dict.fromkeys(filter(None, map(_text_of, lines)))
-        # Consecutive rows, so that all rows of a question or a passage are there.
+        # Consecutive rows, to include all rows of a question or a passage.
         first = random.Random(seed).randrange(max(1, len(texts) - num_rows + 1))
         sets[path.name.partition(".")[0]] = [*texts][first : first + num_rows]
     return sets
@@ -143,11 +138,11 @@ def _text_of(line: bytes) -> str:
     return "\n".join(text for text in fields if isinstance(text, str) and text)
 
 
-# --- what rows have in common -------------------------------------------------------------------
+# --- shared text of rows ------------------------------------------------------------------------
 
 
 class Rows:
-    """All evaluation rows with the n-grams of GUARD tokens that they have."""
+    """All evaluation rows with their n-grams of GUARD tokens."""
 
     def __init__(self, sets: dict[str, list[str]]):
         self.all = [
@@ -171,7 +166,7 @@ class Rows:
         ]
 
     def pieces(self, row: Row, are_shared: bool) -> list[str]:
-        """Returns the pieces of a row that more than SHARED_BY rows have, or those in between."""
+        """Returns the pieces of a row shared by more than SHARED_BY rows, or those in between."""
         words = row.text.split()
         shared = [False] * len(words)
         for at in range(len(words) - GUARD + 1):
@@ -182,11 +177,11 @@ class Rows:
         return [" ".join(word for _, word in run) for kind, run in runs if kind == are_shared]
 
     def own_text(self, row: Row) -> str:
-        """Returns the longest piece of a row that few rows have."""
+        """Returns the longest piece of a row shared by few rows."""
         return max(self.pieces(row, are_shared=False), key=len, default="")
 
     def boilerplate(self) -> list[str]:
-        """Returns the pieces that more than SHARED_BY rows have, each once."""
+        """Returns the distinct pieces shared by more than SHARED_BY rows."""
         found = (piece for row in self.all for piece in self.pieces(row, are_shared=True))
         return [*dict.fromkeys(found)]
 
@@ -195,13 +190,13 @@ class Rows:
 
 
 class Writer:
-    """Writes generated text that has no n-gram of GUARD tokens of an evaluation row."""
+    """Writes generated text without an n-gram of GUARD tokens of an evaluation row."""
 
     def __init__(self, rows: Rows, voice: Voice):
         self._rows, self._voice, self._last = rows, voice, []
 
     def say(self, rule: str) -> str:
-        """Returns a text of a rule; drawn again while it would share an n-gram."""
+        """Returns a text of a rule, redrawn while it shares an n-gram."""
         for _ in range(100):
             text = self._voice.say(rule)
             tokens = self._last + words_of(text)
@@ -211,7 +206,7 @@ class Writer:
         raise RuntimeError(f"{rule}: a hundred texts share n-grams with evaluation rows")
 
     def paragraphs(self, num_words: int) -> list[str]:
-        """Returns prose, program code or documentation of about that many words."""
+        """Returns about that many words of prose, program code or documentation."""
         style = self._voice.rng.random()
         pieces, size = [], 0
         while size < num_words:
@@ -229,7 +224,7 @@ class Writer:
 
 
 def planted_text(kind: str, row: Row, own_text: str, rng: random.Random) -> str:
-    """Returns what is planted of a row: of its own text half or a paraphrase, otherwise all."""
+    """Returns the planted text of a row: half or a paraphrase of its own text, otherwise all."""
     words, own = row.text.split(), own_text.split()
     if kind == "prefix":
         return " ".join(own[: len(own) // 2])
@@ -243,9 +238,9 @@ def planted_text(kind: str, row: Row, own_text: str, rng: random.Random) -> str:
 
 
 def paraphrased(words: Sequence[str], rng: random.Random) -> str:
-    """Returns words in other words: clauses change places, two of three known words are replaced.
+    """Returns words in other words: reorders clauses, replaces two of three known words.
 
-    Of words that the vocabulary lacks, those of more than four letters are replaced.
+    Words missing from the vocabulary are replaced if they have more than four letters.
     """
     clauses: list[list[str]] = [[]]
     for word in words:
@@ -285,7 +280,7 @@ class Corpus:
             yield self._document(f"background-{number}", "")
 
     def _chosen(self) -> Iterator[tuple[str, Row]]:
-        """Yields (kind, row): rows in random order, none with kin among those before."""
+        """Yields (kind, row): rows in random order, none with kin among earlier ones."""
         rng = random.Random(f"{self._seed} plants")
         rest = rng.sample(self.rows.all, len(self.rows.all))
         wanted = [kind for kind in (*KINDS, SHORT) for _ in range(self._num_per_kind)]
@@ -300,7 +295,7 @@ class Corpus:
     def _suits(self, kind: str, row: Row) -> bool:
         if (kind == SHORT) != (len(row.tokens) < GUARD):
             return False
-        # Distinct halves need a text of its own.
+        # Distinct halves need unshared text.
         return kind not in ("prefix", "suffix", "paraphrase") or (
             len(words_of(self.rows.own_text(row))) >= _MIN_HALVED
         )
@@ -330,7 +325,7 @@ class Corpus:
         return {"id": name, "text": "\n\n".join(pieces)}
 
     def truth(self) -> dict[str, Any]:
-        """Returns what is planted where, after `documents`."""
+        """Returns the truth about the plants, after `documents`."""
         return {
             "num_tokens": {
                 name: [len(row.tokens) for row in self.rows.all if row.dataset == name]
@@ -350,10 +345,9 @@ def _topic_of(row: Row) -> Topic:
 def write_corpus(
     folder: str, evals: str | None, num_rows: int, num_per_kind: int, num_background: int, seed: int
 ) -> None:
-    """Writes corpus.jsonl, evals/SET.jsonl, all of them in evals.jsonl, and truth.json.
+    """Writes corpus.jsonl, evals/SET.jsonl, evals.jsonl with all of them, and truth.json.
 
-    Args:
-      evals: a folder of evaluation sets; None generates them.
+    `evals` is a folder of evaluation sets; None generates them.
     """
     path = Path(folder)
     (path / "evals").mkdir(parents=True)

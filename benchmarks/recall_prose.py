@@ -1,8 +1,8 @@
 """Prose, program code and documentation from a small grammar and a vocabulary, by seed.
 
-A rule is a template whose capitals are other rules or kinds of words. Prose reads as an old novel
-does: subordinate clauses, places, people, years. A `Voice` draws most of its words from a topic, so
-that two texts on one topic share words without sharing a sentence.
+A rule is a template whose capitals are other rules or kinds of words. Prose resembles an old novel:
+subordinate clauses, places, people, years. A `Voice` draws most of its words from a topic, so that
+two texts on one topic share words but no sentence.
 """
 
 import random
@@ -102,19 +102,19 @@ _KIND_OF = {word: kind for kind, words in _LEXICON.items() for word in words}
 
 
 class Topic(NamedTuple):
-    """Words that the texts of a topic prefer, by kind."""
+    """Preferred words of a topic, by kind."""
 
     words: dict[str, Sequence[str]]
 
 
 def synonym(word: str, rng: random.Random) -> str | None:
-    """Returns another word of the same kind, or None for a word that the vocabulary lacks."""
+    """Returns another word of the same kind, or None for an unknown word."""
     kind = _KIND_OF.get(word)
     return rng.choice(_LEXICON[kind]) if kind else None
 
 
 class Voice:
-    """Draws texts from a source of random numbers, most words from a topic."""
+    """Draws texts from a random source, most words from a topic."""
 
     def __init__(self, rng: random.Random, topic: Topic | None = None):
         self.rng = rng
@@ -131,7 +131,7 @@ class Voice:
         return (stem + self.rng.choice(_ENDINGS[kind])).capitalize()
 
     def say(self, rule: str) -> str:
-        """Returns a text of a rule, with a capital at the start of what ends as a sentence."""
+        """Returns a text of a rule, with capitals at the starts of sentences."""
         text = _SYMBOL.sub(self._replace, self.rng.choice(_EXPANSIONS[rule]))
         if rule not in ("SENTENCE", "QUESTION"):
             return text

@@ -1,8 +1,8 @@
-"""How many of the planted rows were found, and what was found that nobody planted.
+"""Scores of the recall bench: planted rows found, and false findings.
 
-A unit is what a tool names: a pair of a document and an evaluation row, a row, or a document.
-What was found counts as false if it was not planted, unless a row is kin of a row that was planted
-there (`recall_corpus.Plant`): that is neither right nor wrong.
+A unit is what a tool reports: a pair of a document and an evaluation row, a row, or a document. A
+finding is false if it was not planted, unless its row is kin of a row planted there
+(`recall_corpus.Plant`): that is neither right nor wrong.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ FALSE_DOCUMENTS = ("boilerplate", "near", "background")
 
 
 def scores(output: str, truth: str) -> dict[str, Any]:
-    """Returns {"scores": as `score` has them, "version" of a peer} of an output."""
+    """Returns {"scores": as by `score`, "version" of a peer} of an output."""
     known = orjson.loads(Path(truth).read_bytes())
     path = Path(output)
     if path.is_dir():
@@ -36,7 +36,7 @@ def scores(output: str, truth: str) -> dict[str, Any]:
 
 
 def score(truth: dict[str, Any], what: tuple[str, str], items: set) -> dict[str, Any]:
-    """Counts what was found.
+    """Scores the findings of one detector.
 
     Args:
       truth: of `Corpus.truth`.
@@ -68,7 +68,7 @@ def score(truth: dict[str, Any], what: tuple[str, str], items: set) -> dict[str,
 
 
 def _cause(truth: dict[str, Any], unit: str, item: Any) -> str:
-    """Returns of which sort something false is."""
+    """Returns the category of a false finding."""
     if unit == "documents":
         return truth["documents"][item]
     dataset, row = item[-2:]
@@ -76,7 +76,7 @@ def _cause(truth: dict[str, Any], unit: str, item: Any) -> str:
 
 
 def _of_peer(told: dict[str, Any]) -> Iterator[tuple[tuple[str, str], set]]:
-    """Yields what a peer found; the tables name its detector by the case."""
+    """Yields the findings of a peer; the tables name its detector by the case."""
     if "pairs" in told:
         pairs = {(document, *_place(row)) for document, row in told["pairs"]}
         yield ("pairs", ""), pairs
@@ -93,7 +93,7 @@ def _place(name: str) -> Place:
 
 
 def _of_job(output: Path, datasets: Iterable[str]) -> Iterator[tuple[tuple[str, str], set]]:
-    """Yields what the job found: with any n-gram, by n, and by each rule."""
+    """Yields the findings of the job: with any n-gram, by n, and by each rule."""
     coverage = map(orjson.loads, (output / COVERAGE).read_bytes().splitlines())
     num_tokens = {(row["eval_dataset"], row["eval_row"]): row["num_tokens"] for row in coverage}
     columns = ["train_doc_id", "eval_dataset", "eval_row", "n"]
@@ -106,7 +106,7 @@ def _of_job(output: Path, datasets: Iterable[str]) -> Iterator[tuple[tuple[str, 
         yield ("rows", f"n = {length}"), {pair[1:] for pair in pairs}
     for rule in (*PUBLISHED.values(), threshold_rule(LENGTHS[0], THRESHOLD_SHARE)):
         listed: set = set()
-        for verdict in reversed(rule.verdicts[1:]):  # dirty, then all that is not clean
+        for verdict in reversed(rule.verdicts[1:]):  # dirty, then everything not clean
             for dataset in datasets:
                 lines = (output / rule_list_name(rule.name, dataset, verdict)).read_bytes()
                 rows = map(orjson.loads, lines.splitlines())

@@ -24,7 +24,7 @@ type Score = dict[str, Any]
 
 
 def _name(case: dict[str, Any]) -> str:
-    """Returns what the tables call a case without the detectors of its scores."""
+    """Returns the table's name of a case without the detectors of its scores."""
     if case["contender"] != PROBELINE:
         return case["contender"] + (f", n = {case['n']}" if case["n"] else "")
     limits = {"K": case["max_eval_rows"], "min_tokens": case["min_tokens"]}
@@ -34,7 +34,7 @@ def _name(case: dict[str, Any]) -> str:
 
 
 def _scores(runs: Sequence[Run], unit: str) -> Iterator[tuple[str, Score]]:
-    """Yields (name, score) of a unit, in the order of the runs."""
+    """Yields (name, score) of a unit, in run order."""
     for run in runs:
         for score in run.details.get("scores", ()):
             if score["unit"] == unit:
@@ -43,7 +43,7 @@ def _scores(runs: Sequence[Run], unit: str) -> Iterator[tuple[str, Score]]:
 
 
 def _is_swept(case: dict[str, Any]) -> bool:
-    """Tells whether a case has one of the limits, not both."""
+    """Returns whether a case has exactly one of the limits."""
     return bool(case["max_eval_rows"]) != bool(case["min_tokens"])
 
 
@@ -56,7 +56,7 @@ def _counts(score: Score, which: str, names: Sequence[str]) -> list[str]:
 
 
 def _unit_table(runs: Sequence[Run], unit: str) -> list[str]:
-    """Returns the table of a unit with its title, or nothing."""
+    """Returns the titled table of a unit, or nothing."""
     lines = [*_scores([run for run in runs if not _is_swept(run.case)], unit)]
     if not lines:
         return []
@@ -73,11 +73,7 @@ def _unit_table(runs: Sequence[Run], unit: str) -> list[str]:
 
 
 def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list[str]:
-    """Returns the table of the values of a limit, with its title, or nothing.
-
-    Args:
-      limit: of a case; `other` is the limit that is off.
-    """
+    """Returns the titled table of a case's limit while the limit `other` is off, or nothing."""
     plain = {"contender": PROBELINE, "tokenizer": "default", other: 0}
     swept = [run for run in runs if plain.items() <= run.case.items()]
     swept.sort(key=lambda run: run.case[limit])
@@ -108,7 +104,7 @@ def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list
 
 
 def markdown(results: Results) -> str:
-    """Returns all tables of which there are runs, and the notes."""
+    """Returns all tables that have runs, and the notes."""
     tables = [part for unit in _TITLES for part in _unit_table(results.runs, unit)]
     limits = ("max_eval_rows", "min_tokens")
     tables += _sweep_table(results.runs, "K", *limits)

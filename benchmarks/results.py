@@ -1,6 +1,6 @@
 """The results of a bench as JSON in results/: the machine, the options, every run, the medians.
 
-Nothing in a file names the machine or one of its folders.
+Files contain neither machine names nor folders.
 """
 
 import json
@@ -22,22 +22,14 @@ _PACKAGES = ("apache-beam", "array-record", "duckdb", "numba", "numpy", "polars"
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a case.
+    """One run of a case."""
 
-    Attributes:
-      case: what the run was given; the same in all rounds.
-      figures: what was measured, by name.
-      error: why the run does not count, or None.
-      load_before: the machine's load average over the minute before.
-      details: what else the bench keeps, such as a digest or a command.
-    """
-
-    case: dict[str, Any]
+    case: dict[str, Any]  # parameters, the same in all rounds
     figures: dict[str, float]
-    error: str | None = None
+    error: str | None = None  # why the run does not count
     round: int = 0
-    load_before: float = 0.0
-    details: dict[str, Any] = field(default_factory=dict)
+    load_before: float = 0.0  # load average over the minute before
+    details: dict[str, Any] = field(default_factory=dict)  # such as a digest or a command
 
 
 @dataclass
@@ -55,7 +47,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Median:
-    """The medians of a case's good runs; there are no figures if none was good."""
+    """The medians of a case's successful runs; without figures if all failed."""
 
     case: dict[str, Any]
     num_runs: int
@@ -76,7 +68,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
-    """Returns the versions of Python and of those packages that are installed."""
+    """Returns the versions of Python and of the installed ones of some packages."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -87,7 +79,7 @@ def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
 
 
 def medians(runs: Sequence[Run]) -> list[Median]:
-    """Returns the medians of each case, in the order in which the cases first ran."""
+    """Returns the medians of each case, in the order of first runs."""
     cases: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         cases.setdefault(tuple(run.case.items()), []).append(run)
@@ -103,7 +95,7 @@ def medians(runs: Sequence[Run]) -> list[Median]:
 
 
 def path_for(results: Results, folder: Path) -> Path:
-    """Returns the name of a new file; a second file of the same day gets a number."""
+    """Returns the name of a new file, numbered after the first of a day."""
     tag = f"{results.machine['cores']}cpu-{results.machine['memory_gib']}gib"
     stem = f"{results.bench}-{results.date[:10]}-{tag}"
     path, number = folder / f"{stem}.json", 2
@@ -124,15 +116,14 @@ def save(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    """Reads a file that `save` wrote."""
+    """Inverts `save`."""
     return msgspec.json.decode(path.read_bytes(), type=Results)
 
 
 def newest(bench: str, folder: Path) -> Results:
     """Returns the latest results of a bench, with that day's other runs of the same options.
 
-    Raises:
-      FileNotFoundError: there are none.
+    FileNotFoundError if there are none.
     """
     day = newest_day(bench, folder)
     alike = [results for results in day if results.options == day[-1].options]
@@ -140,11 +131,7 @@ def newest(bench: str, folder: Path) -> Results:
 
 
 def newest_day(bench: str, folder: Path) -> list[Results]:
-    """Returns the results of the last day that has any, the earliest first.
-
-    Raises:
-      FileNotFoundError: there are none.
-    """
+    """Returns the results of the latest day, earliest first; FileNotFoundError without results."""
     found = sorted((load(path) for path in folder.glob(f"{bench}-*.json")), key=lambda r: r.date)
     if not found:
         raise FileNotFoundError(f"no {bench}-*.json in {folder}: run the bench first")

@@ -1,4 +1,4 @@
-"""How every bench runs: flags, interleaved rounds, a process tree for each run, results.
+"""The frame of every bench: flags, interleaved rounds, a process tree for each run, results.
 
 bench = Bench("grouping", args, {"num_probes": 5000})
 for number, case in bench.rounds(cases):
@@ -28,7 +28,7 @@ from benchmarks.measure import last_line, measure
 from benchmarks.results import Results, Run
 
 WARM_UP_MEASUREMENTS = 20_000
-FIGURES = "figures.json"  # of a process that measures itself: {name: figure} or {"error": why}
+FIGURES = "figures.json"  # of a process that measures itself: {name: figure} or {"error": reason}
 _SHOWN = {"cpu_s": "CPU s", "wall_s": "wall s", "peak_mib": "MiB"}
 _CALL = (
     "import importlib, json, sys; module, name, *arguments = json.loads(sys.argv[1]); "
@@ -37,7 +37,7 @@ _CALL = (
 
 
 class Found(NamedTuple):
-    """What the check of a run found: figures, why the run does not count, and details."""
+    """The result of checking a run: figures, the error that disqualifies it, and details."""
 
     figures: dict[str, float]
     error: str | None = None
@@ -45,17 +45,16 @@ class Found(NamedTuple):
 
 
 def program(run: Callable[[Sequence[str]], int]) -> Callable[..., int]:
-    """Returns the `main` of a bench, given what runs it on a command line."""
+    """Returns the `main` of a bench, given its function of the command line."""
 
     def main(argv: Sequence[str] | None = None) -> int:
-        """Runs the bench; returns its exit code, 1 if a run failed."""
         return run_command(argv, run, "stopped; the runs so far are kept")
 
     return main
 
 
 def bench_parser(name: str, description: str, rounds: int = 3) -> OneLineParser:
-    """Returns a parser with the flags that all benches have."""
+    """Returns a parser with the flags common to all benches."""
     parser = OneLineParser(f"benchmarks.{name}", description)
     add = parser.add_argument
     add("--rounds", type=int, default=rounds)
@@ -72,7 +71,7 @@ def add_choices(
     default: Iterable[str] = (),
     more_help: str = "",
 ) -> None:
-    """Adds a flag that takes some of these names; unless `default` says so, the default is all."""
+    """Adds a flag that takes some of these names, by default all."""
     choices = [*names]
     parser.add_argument(
         flag, nargs="+", choices=choices, default=[*default] or choices, metavar="NAME",
@@ -101,7 +100,7 @@ def call_command(function: str, *arguments: Any) -> list[str]:
 
     Args:
       function: module and name, such as `benchmarks.check:count`.
-      arguments: become JSON, paths text.
+      arguments: passed as JSON, paths as text.
     """
     question = json.dumps([*function.split(":"), *arguments], default=str)
     return [sys.executable, "-c", _CALL, question]
@@ -110,8 +109,7 @@ def call_command(function: str, *arguments: Any) -> list[str]:
 def call(function: str, *arguments: Any) -> Any:
     """Calls a function in a new process and returns its value; see `call_command`.
 
-    Raises:
-      RuntimeError: it failed; with the last line that it printed.
+    RuntimeError, with the last printed line, if it failed.
     """
     command = call_command(function, *arguments)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -121,7 +119,7 @@ def call(function: str, *arguments: Any) -> Any:
 
 
 def json_lines(printed: str) -> list[dict[str, Any]]:
-    """Returns the JSON objects, a line each, among what a process printed."""
+    """Returns the JSON objects, one per line, among a process's output."""
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
@@ -136,7 +134,7 @@ def appears_whole(path: Path) -> Iterator[Path]:
 
 
 def generated(folder: Path, **flags: Any) -> Path:
-    """Returns a folder of simulated measurements in the page cache, generated if it is missing."""
+    """Returns a folder of simulated measurements in the page cache, generated if missing."""
     if not folder.exists():
         with appears_whole(folder) as being_made:
             command = module_command("beam_pipeline.generate", output=being_made, **flags)
@@ -154,7 +152,7 @@ def read_all(paths: Iterable[Path]) -> None:
 
 
 class Bench:
-    """A bench that runs: its results, saved after every run, and its console."""
+    """A running bench: its results, saved after every run, and its console."""
 
     def __init__(
         self,
@@ -175,17 +173,16 @@ class Bench:
         self._path = results.path_for(self.results, args.results)
 
     def say(self, text: str) -> None:
-        """Prints a line."""
         self.console.print(text, markup=False, soft_wrap=True)
 
     def can_run(self, case: dict[str, Any], reason: str | None) -> bool:
-        """Tells whether there is no reason not to run a case; notes the reason in the results."""
+        """Returns whether a case can run; records a reason against it in the results."""
         if reason:
             self.results.skipped.append({**case, "reason": reason})
         return not reason
 
     def rounds[Case](self, cases: Sequence[Case]) -> Iterator[tuple[int, Case]]:
-        """Yields (round, case); each round begins with another case."""
+        """Yields (round, case); each round begins with a different case."""
         for number in range(self.args.rounds):
             turn = number * len(cases) // self.args.rounds
             for case in [*cases[turn:], *cases[:turn]]:
@@ -202,14 +199,14 @@ class Bench:
         """Runs a command as a separate process tree and checks it.
 
         Args:
-          case: what the run is given, for the results.
+          case: the run's parameters, for the results.
           number: of the round.
           command: returns the command line, given a folder that is removed afterwards.
-          check: looks at what a successful run left, given the folder and what was printed.
-          log_path: where to keep what is printed; None keeps nothing.
+          check: checks the outcome of a successful run, given the folder and the output.
+          log_path: where to keep the output; None discards it.
 
         Returns:
-          The run as the results keep it: figures rounded, no folder of this machine.
+          The run for the results: figures rounded, folders of this machine removed.
         """
         load = os.getloadavg()[0]
         with tempfile.TemporaryDirectory(prefix="run-", dir=self.args.data_dir) as name:
@@ -235,7 +232,7 @@ class Bench:
         return Run(case, figures, error, number, round(load, 2), found.details)
 
     def keep(self, run: Run, shown: dict[str, str] = _SHOWN) -> None:
-        """Adds a run to the results, saves them, so that a bench may be cut off, and prints it."""
+        """Adds a run to the results, saves them in case the bench is interrupted, and prints it."""
         self.results.runs.append(run)
         results.save(self.results, self._path)
         case = " ".join(f"{name}={value}" for name, value in run.case.items() if value)
@@ -244,12 +241,12 @@ class Bench:
         self.say("  ".join([f"round {run.round}", case, *figures, *failed]))
 
     def warm_up(self, name: str, run: Run) -> None:
-        """Says so if a run failed that is not measured."""
+        """Reports a failed unmeasured run."""
         if run.error:
             self.say(f"warm-up of {name} failed: {run.error}")
 
     def end(self, table: str = "") -> int:
-        """Prints the table and where the results are; returns 1 if a run failed, else 0."""
+        """Prints the table and the path of the results; returns 1 if a run failed, else 0."""
         if table:
             self.say(table)
         show = f"; python -m benchmarks.table --bench={self.results.bench} puts it into the docs"
@@ -258,6 +255,6 @@ class Bench:
 
 
 def _told(folder: Path) -> str | None:
-    """Returns the error that a process left in FIGURES; what it printed last may hide it."""
+    """Returns the error that a process left in FIGURES, since its last output may hide it."""
     path = folder / FIGURES
     return json.loads(path.read_text()).get("error") if path.exists() else None

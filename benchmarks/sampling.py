@@ -1,13 +1,12 @@
-"""Bench: what windows of many sizes and a mix of timestamp modes do for a model.
+"""Bench: the effect of various window sizes and mixed timestamp modes on a model.
 
     python -m benchmarks.sampling --seeds 0 1 2
     python -m benchmarks.sampling --planetlab=planetlab.parquet
 
-Trains small models through MaxText that differ in how their contexts are drawn alone, and
-evaluates each on held-out contexts of every timestamp mode and of windows of three sizes: its loss
-there, in bits a token. Bytes of the source are left out but in one figure: when a model learns that
-they repeat is chance, and outweighs all else. Results go to results/, as `sampling` or as
-`sampling_planetlab`.
+Trains small models through MaxText that differ only in how their contexts are drawn, and evaluates
+each on held-out contexts of every timestamp mode and three window sizes: its loss there, in bits
+per token. All figures but one exclude the bytes of the source: when a model learns that they repeat
+is chance, and outweighs all else. Results go to results/, as `sampling` or as `sampling_planetlab`.
 """
 
 import itertools
@@ -25,7 +24,7 @@ RECIPE = (
     *("max_target_length=512", "per_device_batch_size=2", "network_curriculum=128x1500"),
     *("steps=2200", "network_mixed_rows=none", "network_log_rtt=true"),
 )
-# How the contexts of a model are drawn, beside the recipe.
+# How a model's contexts are drawn, in addition to the recipe.
 VARIANTS = {
     "all sizes, 40/30/30": (),
     "successive measurements": ("network_window_shares=[0,0]",),
@@ -35,7 +34,7 @@ VARIANTS = {
     "strides": ("network_sampler=windows",),
     "strides, each half as often": ("network_sampler=windows", "network_stride_ratio=0.5"),
 }
-# What they are evaluated on.
+# Evaluation contexts.
 MODES = {"full": (1, 0, 0), "partial": (0, 1, 0), "none": (0, 0, 1)}
 WINDOWS = {"successive": (0, 0), "a third": (0.3, 0.35), "whole row": (1, 1)}
 
@@ -66,10 +65,10 @@ def _train(bench: Bench, rows: Path, variant: str, seed: int) -> None:
 
 
 def losses(checkpoint: str, rows: str) -> dict[str, float]:
-    """Returns the bits a token of a model on held-out contexts.
+    """Returns a model's bits per token on held-out contexts.
 
-    "with source" is of all tokens; the others, of all contexts and of each mode and window, are
-    without the bytes of the source.
+    "with source" is of all tokens; the others, of all contexts and of each mode and window, exclude
+    the bytes of the source.
     """
     import numpy as np
 

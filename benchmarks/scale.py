@@ -5,7 +5,7 @@
 A run of 35 B measurements is represented by two parts: all of its probes for a slice of time, which
 have its chunks and work units, and some of its probes for all of the time, which have its
 histories. Also measured: short histories, ten or a hundred measurements for each of a million
-probes or more; a hot probe; the job on Prism, on Flink and against an emulator of GCS; and one work
+probes or more; a hot probe; the job on Prism, on Flink and against a GCS emulator; and one work
 unit and one bucket of a run of 35 B measurements, by the number of its probes. All use
 --inline_bytes=65536, as on Dataflow, and otherwise the defaults. Results go to results/;
 `benchmarks.estimate` computes costs from them.
@@ -30,7 +30,7 @@ NUM_PROBES = 10_000  # about as many as RIPE Atlas has
 PROBE_MEASUREMENTS = 2_500_000  # of each of few probes
 MANY_SHARDS = 100
 _HELD_BYTES, _HELD_BYTES_A_PROBE = 110, 1_700  # by the in-memory runner, as this bench found
-LARGE_RUN = 35_000_000_000  # measurements of the run that estimates are made for
+LARGE_RUN = 35_000_000_000  # measurements of the estimated run
 MANY_PROBES = (NUM_PROBES, 1_000_000, 10_000_000)  # of such a run
 _BUCKET_TURNS = 3
 _ENGINES = {"memory": "memory", "prism": "prism", "flink": "flink-2", "gcs": "memory-gcs"}
@@ -38,26 +38,20 @@ _ENGINES = {"memory": "memory", "prism": "prism", "flink": "flink-2", "gcs": "me
 
 @dataclass(frozen=True)
 class Shape:
-    """Measurements to run the job on, and how.
-
-    Attributes:
-      place: where it runs or what it reads and writes: memory, prism, flink or gcs.
-      group_rows: rows that are pre-grouped at a time; 0 is the job's own.
-      is_even: all probes have about as many measurements.
-    """
+    """A simulated input and how to run the job on it."""
 
     name: str
     num_measurements: int
     num_probes: int
     hot_share: float = 0.0
-    place: str = "memory"
-    group_rows: int = 0
+    place: str = "memory"  # of the run, or of its input and output: memory, prism, flink or gcs
+    group_rows: int = 0  # rows pre-grouped at a time; 0 is the job's default
     num_shards: int = 0
-    is_even: bool = False
+    is_even: bool = False  # all probes have about as many measurements
 
     @property
     def case(self) -> dict[str, str | int]:
-        """The shape as the results name it."""
+        """The shape as named in the results."""
         return {"shape": self.name, "place": self.place, "num_measurements": self.num_measurements}
 
 
@@ -69,7 +63,7 @@ def shapes(sizes: Sequence[int]) -> list[Shape]:
     wanted += [_short(large, length) for length in (100, 10)]
     wanted.append(Shape("a hot probe", large // 2, 1000, hot_share=0.96))
     wanted.append(_all_probes(small, "prism"))
-    tenth = small // 10  # the difference shows what does not grow with the input
+    tenth = small // 10  # the difference shows costs that do not grow with the input
     wanted += [
         shape(size, "gcs") for shape in (_all_probes, _few_probes) for size in (tenth, small)
     ]
@@ -87,7 +81,7 @@ def _few_probes(size: int, place: str = "memory") -> Shape:
 
 
 def _short(size: int, length: int, place: str = "memory") -> Shape:
-    """Returns the shape of probes with `length` measurements each, on average."""
+    """Returns the shape of probes with `length` measurements on average."""
     return Shape(f"histories of {length}", size, size // length, place=place, is_even=True)
 
 
@@ -105,17 +99,17 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _round(bench: Bench, number: int) -> Iterator[Run]:
-    """Yields a round's runs; notes in the results what cannot run."""
+    """Yields a round's runs; records in the results what cannot run."""
     for shape in shapes(bench.args.sizes):
         if bench.can_run(shape.case, _obstacle(shape)):
             yield _measured(bench, shape, number)
-    for turn in range(_BUCKET_TURNS):  # they take seconds, so that one may be disturbed
+    for turn in range(_BUCKET_TURNS):  # they take only seconds, so one may be disturbed
         for num_probes in MANY_PROBES:
             yield _bucket(bench, num_probes, number * _BUCKET_TURNS + turn)
 
 
 def _obstacle(shape: Shape) -> str | None:
-    """Returns why the job cannot run on a shape here, or None."""
+    """Returns the reason why the job cannot run on a shape here, or None."""
     if shape.is_even and shape.place == "memory":
         needed = shape.num_measurements * _HELD_BYTES + shape.num_probes * _HELD_BYTES_A_PROBE
         if needed > (here := machine_memory_bytes()):

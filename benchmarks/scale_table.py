@@ -1,6 +1,6 @@
 """The tables of the scale bench: results first, then estimates for large runs.
 
-The formulas are in `benchmarks.estimate`; prices and assumptions are printed below the tables.
+`benchmarks.estimate` has the formulas; prices and assumptions are printed below the tables.
 """
 
 from collections import defaultdict
@@ -37,7 +37,7 @@ _RUN_BYTES = 16 + 0.1 * 12  # a tenth of the destinations IPv6
 
 
 def _each(name: str, pattern: str = "{:.1f}", factor: float = 1) -> Callable[[Median], str]:
-    """Returns a column that shows a figure divided by the number of measurements."""
+    """Returns a column that shows a figure per measurement."""
     return lambda line: pattern.format(
         line.figures.get(name, 0) / line.case["num_measurements"] * factor
     )
@@ -59,13 +59,13 @@ _MEASURED: md.Columns = {
 
 
 def measured(lines: list[Median]) -> str:
-    """Returns the table of the job's runs: CPU and bytes a measurement."""
+    """Returns the table of the job's runs: CPU and bytes per measurement."""
     jobs = [line for line in lines if line.case["shape"] not in _APART]
     return md.results_table(_MEASURED, jobs, num_named=3, num_words=2)
 
 
 def many_probes(lines: list[Median]) -> str:
-    """Returns the table of one work unit and one bucket, by the number of the run's probes."""
+    """Returns the table of one work unit and one bucket, by the run's number of probes."""
     columns = (
         *("probes of the run", "rows of a bucket", "pre-group", "sort and cut", "stage", "write"),
         *("all", "ratio", "grouped by probe", "grouped by shard", "ratio", "peak MiB"),
@@ -93,7 +93,7 @@ def many_probes(lines: list[Median]) -> str:
 
 
 def requests(lines: list[Median]) -> str:
-    """Returns a sentence on the requests that were counted."""
+    """Returns a sentence on the counted requests."""
     parts = [f"One shard more takes {_counts(per_shard(lines))}."]
     for shape in ("all probes", "few probes"):
         figures = asdict(per_measurement(lines, shape))
@@ -108,7 +108,7 @@ def _counts(counts: dict[str, float]) -> str:
 
 
 def num_shards(num_measurements: int, num_probes: int) -> int:
-    """Returns how many shards the job would write."""
+    """Returns the number of shards that the job would write."""
     options = parse(["--input=x", "--output=x"])[0].dataset_options()
     return sum(
         count_shards(
@@ -173,7 +173,7 @@ def _input(value: object) -> str:
 
 
 def markdown(results: Results) -> str:
-    """Returns all tables, measured ones first, and what a reader must know of each."""
+    """Returns all tables, measured ones first, with notes."""
     lines = medians(results.runs)
     prices, assumed = Prices(), Assumptions()
     loads = [run.load_before for run in results.runs]

@@ -1,9 +1,9 @@
-"""Turns the newest results of a bench into the tables of a document.
+"""Writes the newest results of a bench as tables into a document.
 
     python -m benchmarks.table [--bench=loading] [--document=FILE] [--results=benchmarks/results]
 
-Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document that
-DOCUMENTS names. `headlines`, for the README, has a line or two per bench; `learning` also draws its
+Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document named by
+DOCUMENTS. `headlines`, for the README, has a line or two per bench; `learning` also draws its
 curves; `ablation`, `grouping` and `growing` show all results of the newest day.
 """
 
@@ -24,7 +24,6 @@ from benchmarks import (
     learning,
     loading_table,
     overlap_hits,
-    overlap_scale_table,
     overlap_table,
     planning,
     recall_table,
@@ -38,7 +37,7 @@ from benchmarks.results import Results, newest_day
 
 @dataclass(frozen=True)
 class Document:
-    """Where the tables of a bench go, and what makes them of a folder of results."""
+    """The place of a bench's tables, and the function that makes them from a folder of results."""
 
     path: Path
     markdown: Callable[[Path], str]
@@ -68,9 +67,6 @@ DOCUMENTS = {
     "overlap": Document(Path("docs/overlap_speed.md"), _newest("overlap", overlap_table.markdown)),
     "overlap_hits": Document(
         Path("docs/overlap_speed.md"), _newest("overlap_hits", overlap_hits.markdown)
-    ),
-    "overlap_scale": Document(
-        Path("docs/overlap_speed.md"), _newest("overlap_scale", overlap_scale_table.markdown)
     ),
     "planetlab": Document(Path("docs/learning.md"), _newest("planetlab", learning.markdown)),
     "planning": Document(Path("docs/training_speed.md"), _newest("planning", planning.markdown)),

@@ -1,7 +1,7 @@
 """Training data from probe rows: sampled, tokenised and packed on the fly, for MaxText.
 
-Start reading at `dataset`; `tokenizer` says what the tokens mean. What users need is exported here
-and loaded when it is used.
+Start reading at `dataset`; `tokenizer` defines the tokens. The public names are exported here and
+loaded on first use.
 """
 
 from beam_pipeline.lazy_exports import exporting

@@ -1,11 +1,11 @@
-"""Measures what a dataset gives in training, and checks it.
+"""Measures a dataset as training sees it, and checks it.
 
   python -m training.analyze_padding rows
   python -m training.analyze_padding rows/test --output=figures --max_rows=1000
 
-Tables of padding, timestamp modes, contexts per row, window spans, strides, and tokens and bytes
-per measurement; with --output also figures (matplotlib) and, with the checks, figures.json. It
-measures a sample, so it takes seconds, whatever the size of the dataset.
+Prints tables of padding, timestamp modes, contexts per row, window spans, strides, and tokens and
+bytes per measurement; --output adds figures (matplotlib) and figures.json with the checks. It
+measures a sample, so it takes seconds for a dataset of any size.
 
 Exit code 0: every applicable check passes. 1: one fails. 2: the analysis cannot be run.
 """

@@ -4,8 +4,8 @@ A batch has the arrays that MaxText expects: inputs, targets, and the segmentati
 both, int32 [batch, crop]. Example i of the global batch is the next crop of lane i, whichever
 process computes it (see `lanes`). So batches are the same for any number of hosts, workers and
 threads, and after any resume; the state is the lanes' cursors. Host h of H owns lanes
-[h, h + 1) * batch_size / H, and each of its workers a part of them. In a mixture every dataset has
-lanes and cursors of its own, and `mixture` says which of them gives an example.
+[h, h + 1) * batch_size / H, divided among its workers. In a mixture, every dataset has its own
+lanes and cursors, and `mixture` chooses the dataset of each example.
 """
 # Grain comes without stubs.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -46,11 +46,11 @@ def build_dataset(config: DataConfig) -> "BatchDataset":
     """Builds the dataset of a host's batches.
 
     Args:
-      config: what is read, and how examples are drawn.
+      config: the data, and how examples are drawn.
 
     Raises:
       ProbelineError: a dataset does not exist, or differs from its manifest.
-      UsageError: the configuration does not suit it, or the datasets of a mixture each other.
+      UsageError: the configuration does not suit the data, or the datasets of a mixture conflict.
 
     Example:
 
@@ -82,15 +82,15 @@ def create_probe_training_pipeline(
     num_workers: int = 16,
     seed: int = 0,
 ) -> "BatchDataset":
-    """Builds the dataset of `sampler="windows"` from a pattern, as `build_dataset` does.
+    """Builds the dataset of `sampler="windows"`, like `build_dataset`.
 
     Args:
       arrayrecord_pattern: DataConfig's `files`.
-      batch_size: examples of a batch, each of a different probe.
+      batch_size: examples per batch, each of a different probe.
       crop_size: tokens of an example.
       shuffle: see DataConfig.
-      num_workers: threads that read.
-      seed: of all random choices.
+      num_workers: number of reading threads.
+      seed: seed of all random choices.
 
     Example:
 
@@ -106,12 +106,12 @@ def create_probe_training_pipeline(
 def build_probe_chunk_dataset(
     files: str | Sequence[str], batch_size: int, **options: Any
 ) -> "BatchDataset":
-    """Builds the dataset of `build_dataset`.
+    """Builds the same dataset as `build_dataset`.
 
     Args:
       files: see DataConfig.
       batch_size: see DataConfig.
-      options: its other fields.
+      options: other fields of DataConfig.
 
     Example:
 
@@ -121,10 +121,9 @@ def build_probe_chunk_dataset(
 
 
 class _LaneDataset(grain.IterDataset[Batch]):
-    """The crops of some lanes, as computed by one process.
+    """The crops of some lanes, computed by one process.
 
-    Elements have `crops`, narrow in a worker, the cursors after them, and the bad rows found, each
-    with the number of its dataset.
+    Elements have `crops` (narrow in a worker), the cursors after them, and numbered bad rows.
     """
 
     def __init__(self, dataset: "BatchDataset", state: HostState, num_left: int | None):
@@ -146,7 +145,7 @@ class _LaneDataset(grain.IterDataset[Batch]):
 
 
 class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
-    """Computes crops. It has no state of its own: BatchIterator keeps the cursors."""
+    """Computes crops. Stateless: BatchIterator keeps the cursors."""
 
     def __init__(self, dataset: _LaneDataset):
         super().__init__()
@@ -160,7 +159,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         self._assign = Assignment(config.mixture, config.batch_size, config.seed)
 
     def _begin(self) -> list[LaneFeed]:
-        """Plans, and opens the shards or fills the cache, before the first batch."""
+        """Opens the shards or fills the cache, before the first batch."""
         keep_large_blocks()
         dataset, config = self._dataset, self._config
         if dataset.is_in_worker:
@@ -188,9 +187,9 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         self._step += 1
         is_empty = all(feeds[number].is_done() for number in numbers)
         is_last = False
-        if self._num_left is not None:  # a dataset alone
+        if self._num_left is not None:  # a single dataset
             self._num_left -= 1
-            # Hosts must give equally many batches, even if one has nothing left.
+            # All hosts must yield the same number of batches, even if one has no rows left.
             is_last = self._num_left == 0
             is_last |= self._config.host_count == 1 and feeds[0].has_ended()
         return {
@@ -231,7 +230,7 @@ def _end_with_parent() -> None:
 
 
 class BatchDataset(grain.IterDataset[Batch]):
-    """A host's batches, as a `grain.IterDataset`; `build_dataset` makes one.
+    """A host's batches, as a `grain.IterDataset`, built by `build_dataset`.
 
     A batch has inputs and targets, the tokens, and for both their segmentation (0 is padding) and
     position: six arrays, int32 [batch_size / host_count, crop_size]. An iterator has `get_state`
@@ -260,13 +259,13 @@ class BatchDataset(grain.IterDataset[Batch]):
 
     @property
     def fingerprint(self) -> str:
-        """A digest that is the same for all hosts and runs with the same global batches."""
+        """A digest that is equal for all hosts and runs with the same global batches."""
         data = orjson.dumps([self.data_fingerprints, self.config.mixture, self.config.fingerprint])
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
     @property
     def data_fingerprints(self) -> list[str]:
-        """That of the shards of each dataset."""
+        """The fingerprint of each dataset's shards."""
         return [plan.shards.fingerprint for plan in self.plans]
 
 
@@ -275,7 +274,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
 
     def __init__(self, dataset: BatchDataset):
         super().__init__()
-        # `close` needs these, which Grain calls, too, if what follows fails.
+        # `close` needs these; Grain also calls it if the rest of __init__ fails.
         self._source: grain.DatasetIterator[dict[str, Any]] | None = None
         self._ahead: concurrent.futures.Future[tuple[Batch, HostState]] | None = None
         self._executor: concurrent.futures.ThreadPoolExecutor | None = None
@@ -299,7 +298,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return batch
 
     def _make(self, state: HostState) -> tuple[Batch, HostState]:
-        """Returns the batch after `state`, where the source must be, and the state after it."""
+        """Returns the next batch and the state after it; the source must be at `state`."""
         if state.has_ended:
             raise StopIteration
         if self._source is None:
@@ -350,16 +349,16 @@ class BatchIterator(grain.DatasetIterator[Batch]):
     def get_state(self) -> dict[str, Any]:
         """Returns the state after the last batch as JSON values.
 
-        It has a few dozen bytes per lane and dataset. Of each of its "datasets", "skipped_rows" are
+        It has a few dozen bytes per lane and dataset. In each of its "datasets", "skipped_rows" are
         the [shard, position] of the rows skipped so far.
         """
         return self._state.to_json(self._config, self._data)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continues where `state` was taken, on any number of workers and threads.
+        """Continues from where `state` was saved, with any number of workers and threads.
 
-        A run of more epochs continues where one of fewer has ended. A mixture may have other
-        weights than where the state was saved, and further datasets, which begin.
+        A run of more epochs continues where one of fewer ended. A mixture may have other weights
+        than when the state was saved, and additional datasets, which start from the beginning.
 
         Raises:
           ProbelineError: the state belongs to other data, another configuration or other lanes.
@@ -382,5 +381,5 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         super().close()
         self._stop()
         if self._executor:
-            # It is idle. Python may collect this iterator in its thread, which cannot join itself.
+            # It is idle. Python may collect this iterator in that thread, which cannot join itself.
             self._executor.shutdown(wait=False)

@@ -1,12 +1,12 @@
-"""Evaluates a trained model on held-out contexts, beside simple baselines.
+"""Evaluates a trained model on held-out contexts, next to simple baselines.
 
   python -m training.evaluate --checkpoint=runs/first --data=rows
   python -m training.evaluate --checkpoint=runs/first --data=rows/train --num_contexts=1000
 
-Loss in bits by kind of token and by timestamp mode; errors of predicted RTTs, and the calibration
-of their distributions. Tables go to stdout; evaluation.json and figures (matplotlib) to --output.
+Reports loss in bits by kind of token and by timestamp mode, errors of predicted RTTs, and the
+calibration of their distributions. Tables go to stdout; evaluation.json and figures to --output.
 
-Exit code 0: the model is evaluated. 2: it cannot be.
+Exit code 0: the model was evaluated. 2: it could not be.
 """
 
 from __future__ import annotations

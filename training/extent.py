@@ -26,7 +26,7 @@ class AnalysisExtent:
 
 @dataclass(frozen=True)
 class EvaluationExtent:
-    """How much `evaluate` measures; `batch_size` is halved until the rows give such a batch."""
+    """How much `evaluate` measures; `batch_size` is halved until the rows suffice for it."""
 
     num_contexts: int = _flag("examples to evaluate.", 192, limits=(1, None))
     num_rtt: int = _flag(

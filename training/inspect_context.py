@@ -9,7 +9,7 @@ from training.sampler import Example, ProbeRowSampler
 from training.tokens.kinds import FIELD_NAMES, measurement_text, parse
 from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, decode
 
-# A measurement: its tokens, each as text and by its field, and the measurement as text.
+# A measurement: the (text, field) of each of its tokens, and the whole as text.
 DecodedMeasurement = tuple[list[tuple[str, str]], str]
 
 # Short and distinct; a byte is shown as its value.
@@ -19,17 +19,9 @@ _SHORT_ROLES = ("start", "src4", "src6", "dst4", "dst6", "abs", "+1", "+4", "rtt
 def draw_context(
     dataset: Dataset, split: str, number: int, seed: int, k: int
 ) -> tuple[str, list[DecodedMeasurement]]:
-    """Draws context `k` of a row in epoch 0.
+    """Draws context `k` of a row in epoch 0; returns a sentence about it, and its measurements.
 
-    Args:
-      number: an existing row of the split, by its number in rows.parquet.
-
-    Returns:
-      A sentence about the context, and its measurements.
-
-    Raises:
-      UsageError: the row has no such context.
-      ProbelineError: the row cannot be read.
+    `number` is the row's in rows.parquet. Raises UsageError if the row has no such context.
     """
     row = ProbeRowDataSource(dataset.file(split))[number]
     name = f"{split}:{number}"
@@ -57,7 +49,7 @@ def draw_context(
 
 
 def _decode(example: Example) -> list[DecodedMeasurement]:
-    """Decodes an example of one segment, its last target included."""
+    """Decodes an example of one segment, including its last target."""
     count = int((example["inputs_segmentation"] > 0).sum())
     tokens = np.append(example["inputs"][:1], example["targets"][:count])
     fields = parse(tokens[np.newaxis], np.ones((1, len(tokens)))).fields[0]

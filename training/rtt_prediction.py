@@ -1,10 +1,10 @@
-"""Predicts one RTT: a probe's history and a destination in, a distribution out.
+"""Predicts the distribution of one RTT from a probe's history and a destination.
 
   predictor = load_predictor("runs/first")
   predict_rtt(predictor, "192.0.2.1", history, "198.51.100.7", event_time).quantile_ms(0.5)
 
 The model gets the history as in training, then the destination (and the time) of the next ping,
-then each first byte that an RTT can have. That gives the probability of every RTT that two bytes
+then every possible first byte of an RTT. That gives the probability of every RTT that two bytes
 can encode.
 """
 # pyarrow has no types.
@@ -34,7 +34,7 @@ from training.tokens.tokenizer import (
 
 _RTT_TOKENS = 3  # RTT_START and two bytes
 _MIN_TOKENS = 12  # of a measurement: failed, IPv4, without time
-_NUM_BATCHES = 4  # to ask about all first bytes
+_NUM_BATCHES = 4  # for all first bytes
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class RttDistribution:
       p_failed: probability that the ping fails.
       rtt_ms: float64 [n], every RTT that two bytes can encode, ascending.
       p: float64 [n], the probability of each if the ping does not fail.
-      num_history: how many of the last measurements of the history the model got.
+      num_history: number of measurements from the end of the history that the model got.
 
     Example:
 
@@ -60,7 +60,7 @@ class RttDistribution:
     num_history: int
 
     def quantile_ms(self, share: float) -> float:
-        """Returns the smallest RTT at or below which that share of the probability lies."""
+        """Returns the smallest RTT whose cumulative probability is at least `share`."""
         return float(self.rtt_ms[np.searchsorted(self.p.cumsum(), share * self.p.sum())])
 
 
@@ -77,14 +77,14 @@ def predict_rtt(
       predictor: the model, see `load_predictor`.
       src_addr: the probe.
       history: its measurements so far, `row_codec.MEASUREMENT_SCHEMA`, in order of time. The
-        model gets as many of the last ones as fit into a crop.
+        model gets the most recent ones that fit into a crop.
       dst_addr: the destination of the next ping.
       event_time: its time; UTC if it has no zone. If None, the model gets no times at all.
 
     Raises:
       ValueError: an address is invalid.
-      UsageError: the model's crop does not hold one measurement.
-      ProbelineError: the model predicts other tokens.
+      UsageError: the model's crop is too small for one measurement.
+      ProbelineError: the model does not predict probabilities of the 267 tokens.
 
     Example:
 
@@ -107,7 +107,7 @@ def predict_rtt(
         inputs[:, length - 1] = FIRST_BYTE + first_bytes
         log_p = ask(predictor, inputs, positions, segmentation)
         second[first_bytes] = byte_probabilities(log_p[:, length - 1])
-    # All lines are alike up to the first byte.
+    # All examples are equal up to the first byte.
     first = byte_probabilities(log_p[:1, length - 2])[0]
     p = first[encoded >> 8] * second[encoded >> 8, encoded & 255]
     log_odds = float(log_p[0, length - 3, FAILED]) - float(log_p[0, length - 3, RTT_START])
@@ -126,7 +126,7 @@ def _tokens(
     dst_addr: str,
     event_time: datetime | None,
 ) -> tuple[np.ndarray, int]:
-    """Returns the tokens up to the RTT_START to predict, and how much history they hold."""
+    """Returns the tokens up to the predicted RTT_START, and the number of past measurements."""
     at = datetime(1970, 1, 1) if event_time is None else event_time
     asked = pa.RecordBatch.from_pydict(
         {

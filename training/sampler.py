@@ -1,6 +1,6 @@
 """Samplers for one row at a time: `ProbeRowSampler` and `ProbeWindowSampler`.
 
-They turn elements of a `ProbeRowDataSource` into examples by the same kernels as
+They turn elements of a `ProbeRowDataSource` into examples with the same kernels as
 `dataset.build_dataset`, which also shuffles, packs and batches. A context is a function of
 (seed, epoch, src_id, row_index, k) alone.
 
@@ -41,11 +41,11 @@ class Context:
       example: int32 [crop_size] each: inputs, targets, their segmentation and position.
       num_tokens: at most crop_size + 1; the last one is a target only.
       mode: full, partial or none.
-      num_measurements: in the context, the last one possibly cut.
-      num_timed: those with a timestamp.
+      num_measurements: in the context; the last one may be cut.
+      num_timed: number of measurements with a timestamp.
       first: the first measurement of the window.
       window: the size of the window; the stride with ProbeWindowSampler.
-      has_repeats: whether few destinations were drawn from, see `repeat_share`.
+      has_repeats: whether it has few destinations, see `repeat_share`.
 
     Example:
 
@@ -109,7 +109,7 @@ class _Sampler(grain.transforms.RandomMap):
     def random_map(  # pyright: ignore[reportIncompatibleMethodOverride] Grain's takes any element
         self, element: Mapping[str, Any], rng: np.random.Generator
     ) -> Example:
-        """Draws one context with Grain's generator in place of seed, epoch and k."""
+        """Draws one context with Grain's generator instead of seed, epoch and k."""
         return self._draw(element, int(rng.integers(2**62)), 0, 1)[0].example
 
 
@@ -130,17 +130,17 @@ class ProbeRowSampler(_Sampler):
 
     In an epoch, a large row gives K = min(ceil(n / avg_tokens_per_measurement),
     max_contexts_per_row) contexts. A small row, whose measurements without timestamps cannot fill a
-    crop, gives each measurement exactly once, in as many padded examples as it takes;
+    crop, gives each measurement exactly once, in as many padded examples as needed;
     `build_dataset` packs such rows together.
 
     Args:
       crop_size: tokens of an example.
       avg_tokens_per_measurement: see K.
       max_contexts_per_row: see K.
-      mode_weights: of full, partial and no timestamps.
-      seed: of all draws; None is 0.
-      repeat_share: as of `DataConfig`, like all that follow.
-      fixed_order_share: share of contexts whose fields come in one order.
+      mode_weights: weights of full, partial and no timestamps.
+      seed: seed of all draws; None is 0.
+      repeat_share: share of contexts with few destinations, see `DataConfig`.
+      fixed_order_share: share of contexts with one order of fields.
       random_source_share: share of contexts with a random source.
       log_rtt: encode RTTs on a logarithmic scale.
       window_shares: the smallest and the largest window, as shares of a row.
@@ -189,7 +189,7 @@ class ProbeRowSampler(_Sampler):
         return max(1, min(-(-n_measurements // self.avg_tokens_per_meas), self.max_K))
 
     def is_small(self, row: Mapping[str, Any]) -> bool:
-        """Returns whether the row's measurements cannot fill a crop without their timestamps."""
+        """Returns whether the row's measurements without timestamps cannot fill a crop."""
         tokens = untimed_tokens_of(*row["measurements"].columns, _source(row)[2])
         return bool(tokens <= self.crop_size)
 
@@ -202,13 +202,13 @@ class ProbeRowSampler(_Sampler):
         return self._draw(row, epoch, 0, self.num_contexts(len(row["measurements"])))
 
     def examples(self, row: Mapping[str, Any], epoch: int = 0) -> Iterator[Example]:
-        """Yields all examples of a row in an epoch, those of a small row padded."""
+        """Yields all examples of a row in an epoch; those of a small row are padded."""
         if not self.is_small(row):
             yield from (context.example for context in self.contexts(row, epoch))
             return
         measurements = row["measurements"]
         identity = key_of(row["src_id"], row["row_index"])
-        # A crop loses less than one measurement, and the tokens of a new absolute time.
+        # A crop loses less than one measurement plus a new absolute time.
         tokens = len(measurements) * MAX_MEASUREMENT_TOKENS
         min_per_crop = self.crop_size - MAX_MEASUREMENT_TOKENS - ABS_TOKENS
         crops = new_crops(tokens // min_per_crop + 1, self.crop_size)
@@ -228,20 +228,20 @@ class ProbeRowSampler(_Sampler):
 
 
 class ProbeWindowSampler(_Sampler):
-    """Draws one context a visit, of every stride-th measurement, with strides 1, 2, 4, ….
+    """Draws one context per visit from every stride-th measurement, with strides 1, 2, 4, ….
 
-    Measurements are in order of time. In the mode named partial, each timestamp is kept with
-    probability 1/2. A row too short to fill the crop is padded.
+    Measurements are in order of time. In mode partial, each timestamp is kept with probability 1/2.
+    A row too short to fill the crop is padded.
 
     Args:
       crop_size: tokens of an example.
-      avg_tokens_per_meas: a context has at most crop_size // avg_tokens_per_meas measurements, and
-        padding if they are too few; None takes as many as fill the crop.
-      mode_weights: of full, partial and no timestamps.
-      seed: of all draws; None is 0.
+      avg_tokens_per_meas: limits a context to crop_size // avg_tokens_per_meas measurements, padded
+        if they do not fill the crop; None takes as many as fill the crop.
+      mode_weights: weights of full, partial and no timestamps.
+      seed: seed of all draws; None is 0.
 
     Raises:
-      UsageError: the crop is too small for a measurement, or for one of avg_tokens_per_meas.
+      UsageError: the crop is too small for a measurement, or avg_tokens_per_meas is out of range.
 
     Example:
 
@@ -276,11 +276,12 @@ class ProbeWindowSampler(_Sampler):
 
 
 def sample_federated_batch(dataset_iter: Iterator[Example], probes_per_round: int) -> Example:
-    """Returns the batch of one round of simulated federated learning, an example per probe.
+    """Returns the batch of one round of simulated federated learning, one example per probe.
 
     Args:
-      dataset_iter: of a dataset with sampler="windows", whose examples are of different probes.
-      probes_per_round: the examples that are taken from the next batch.
+      dataset_iter: an iterator of a dataset with sampler="windows", whose examples are of different
+        probes.
+      probes_per_round: number of examples to take from the next batch.
 
     Returns:
       The arrays of a batch, int32 [probes_per_round, crop_size] each.

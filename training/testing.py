@@ -1,4 +1,4 @@
-"""For tests of a training pipeline: does its dataset resume exactly?"""
+"""Checks for tests of a training pipeline that its dataset resumes exactly."""
 # Grain comes without stubs.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
@@ -10,16 +10,16 @@ import numpy as np
 
 
 def assert_resumes_exactly(dataset: Any, num_batches: int = 10) -> None:
-    """Checks that an iterator goes on from any of its states as if it had not stopped.
+    """Checks that an iterator continues from any of its states as if it had not stopped.
 
-    From the state before each batch, saved as JSON, a new iterator and one in use must give the
-    same batches as an iterator that was not interrupted.
+    From the state before each batch, saved as JSON, a new iterator and a used one must give the
+    same batches as an uninterrupted iterator.
 
     Args:
-      dataset: of `build_dataset`, or any dataset of Grain made from one; or of
-        `build_torch_dataset`, or a StatefulDataLoader of one. The latter have a state as a whole,
-        so only new iterators are compared.
-      num_batches: those that are compared, if the dataset does not end before.
+      dataset: from `build_dataset`, or any Grain dataset made from one; or from
+        `build_torch_dataset`, or a StatefulDataLoader of one. The latter two have one state for the
+        dataset, so only new iterators are compared.
+      num_batches: max number of batches to compare.
 
     Raises:
       AssertionError: a batch differs, or there is none.
@@ -51,7 +51,7 @@ def assert_resumes_exactly(dataset: Any, num_batches: int = 10) -> None:
 
 
 def _is_stateful(dataset: Any) -> bool:
-    """Returns whether a dataset itself has the state of its iterator, as those of PyTorch do."""
+    """Returns whether the dataset itself has the state of its iterator, as PyTorch's do."""
     return hasattr(dataset, "load_state_dict")
 
 
@@ -60,7 +60,7 @@ def _state(dataset: Any, iterator: Any) -> Any:
 
 
 def _resumed(dataset: Any, used: Any, state: str) -> Iterator[Any]:
-    """Yields iterators that continue where a state was taken."""
+    """Yields iterators that continue from a saved state."""
     if _is_stateful(dataset):
         dataset.load_state_dict(json.loads(state))
         yield iter(dataset)
@@ -73,7 +73,7 @@ def _resumed(dataset: Any, used: Any, state: str) -> Iterator[Any]:
 
 
 def _next(iterator: Any) -> Any:
-    """Returns the next batch, with arrays in place of tensors, or None at the end."""
+    """Returns the next batch, with tensors as arrays, or None at the end."""
     batch = next(iterator, None)
     if not isinstance(batch, dict):
         return batch
@@ -84,5 +84,5 @@ def _next(iterator: Any) -> Any:
 
 
 def _close(iterator: Any) -> None:
-    if hasattr(iterator, "close"):  # that of a StatefulDataLoader has no end
+    if hasattr(iterator, "close"):  # a StatefulDataLoader's iterator has none
         iterator.close()

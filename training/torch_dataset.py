@@ -27,15 +27,15 @@ def build_torch_dataset(
 ) -> "TorchDataset":
     """Builds a `torch.utils.data.IterableDataset` of the batches of one rank.
 
-    Rank r of w gets what `build_dataset` gives host r of w, as tensors that share the memory of
-    its arrays, so the global batch is the same for any number of ranks. The tensors are complete
-    batches: use `DataLoader(dataset, batch_size=None)`. The `num_workers` of that loader must be 0;
-    `num_workers` and `num_threads` of the config prepare batches in advance.
+    Rank r of w gets the batches of `build_dataset` for host r of w, as tensors that share memory
+    with its arrays, so the global batch is the same for any number of ranks. The tensors are
+    complete batches: use `DataLoader(dataset, batch_size=None)`. The loader's `num_workers` must be
+    0; `num_workers` and `num_threads` of the config prepare batches in advance.
 
     `state_dict` and `load_state_dict` resume exactly, directly or through torchdata's
-    `StatefulDataLoader`. The state is that of the iterators of `build_dataset`: each continues from
-    the other's, and `reshard_states` divides those of all ranks among a different number of ranks.
-    Every `iter` restarts the data, except the first one after `load_state_dict`.
+    `StatefulDataLoader`. States are interchangeable with those of `build_dataset`'s iterators, and
+    `reshard_states` divides those of all ranks among a different number of ranks. Every `iter`
+    restarts the data, except the first one after `load_state_dict`.
 
     Args:
       config: the data, and how examples are drawn; batch_size is that of all ranks.
@@ -78,10 +78,7 @@ def _as_host(config: DataConfig, rank: int | None, world_size: int | None) -> Da
 
 
 class TorchDataset(IterableDataset):
-    """The batches of one rank, see `build_torch_dataset`.
-
-    Its state is that of the most recent iterator, see `BatchIterator.get_state`.
-    """
+    """The batches of one rank, see `build_torch_dataset`; its state is its latest iterator's."""
 
     def __init__(self, dataset: BatchDataset):
         super().__init__()

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> OneLineParser:
-    """Returns the parser of --help; the arguments themselves are read by MaxText's rules."""
+    """Returns the parser of --help; the arguments themselves follow MaxText's rules."""
     parser = OneLineParser(
         "training.train",
         "Trains a transformer on probe rows with MaxText.",
@@ -55,11 +55,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def train(argv: Sequence[str]) -> int:
-    """Trains all stages of the curriculum; returns the exit code.
-
-    Raises:
-      ProbelineError: the arguments or the data are invalid, or this MaxText is not supported.
-    """
+    """Trains all stages of the curriculum; returns the exit code."""
     require_packages("training.train", "maxtext")
     _quiet_imports()
     from training.maxtext import iterators, run_config
@@ -126,7 +122,7 @@ def _quiet_imports() -> None:
 
 
 def _serve_preemption() -> None:
-    """Makes JAX catch SIGTERM, so that MaxText saves a checkpoint, as it always does on a pod."""
+    """Makes JAX catch SIGTERM, so that MaxText saves a checkpoint as it does on a pod."""
     import jax
 
     if jax.distributed.is_initialized():
@@ -138,7 +134,7 @@ def _serve_preemption() -> None:
 
 
 def _train_stage(argv: list[str], connection: "Connection") -> None:
-    """Runs MaxText on one stage, to its end or to a SIGTERM."""
+    """Runs MaxText on one stage, until its end or a SIGTERM."""
     connection.feeds.clear()
     try:
         _run_maxtext(argv)
@@ -154,7 +150,7 @@ def _run_maxtext(argv: list[str]) -> None:
     try:
         maxtext_train.main(argv)
     except Exception as error:
-        # Orbax and Grain wrap the errors of our iterator.
+        # Orbax and Grain wrap our iterator's errors.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ProbelineError):
             cause = cause.__cause__ or cause.__context__
@@ -164,7 +160,7 @@ def _run_maxtext(argv: list[str]) -> None:
 
 
 def _throughput(fed: "Fed", first_step: int) -> str:
-    """Returns what to add to a line about the steps from `first_step` on."""
+    """Returns the throughput since `first_step`, for the end of a report line."""
     import jax
 
     from training.maxtext.feed import throughput_text

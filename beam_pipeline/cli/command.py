@@ -1,7 +1,7 @@
-"""`run_command`: how every program reports errors and ends.
+"""`run_command`: error reporting and exit codes of all programs.
 
-The exit codes are 0 for success, 1 for a failure, 2 for a command that cannot be run as given and
-130 for Ctrl-C. An error that a user can meet is one line on stderr, without a traceback.
+The exit codes are 0 for success, 1 for a failure, 2 for an invalid command and 130 for Ctrl-C.
+Errors that users can meet are one line on stderr, without a traceback.
 """
 
 import importlib.util
@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line, printable
 
-# The packages that programs import beyond the base, and for each the extra of setup.py that
-# installs it.
+# The extra of setup.py that installs each optional package.
 EXTRA_OF = {
     "apache_beam": "beam",
     "absl": "training",
@@ -34,9 +33,9 @@ def run_command(
     """Runs a program and returns its exit code.
 
     Args:
-      argv: the command line; None is that of this process.
-      run: runs the program on its arguments; what it returns is the exit code, None is 0.
-      stopped: what to say after Ctrl-C, such as "stopped; no report was written".
+      argv: the command line; None means that of this process.
+      run: the program; returns its exit code, or None for 0.
+      stopped: message after Ctrl-C, such as "stopped; no report was written".
       failure_code: the exit code of every error, where 1 means something else.
       debug: raise errors, so that Python prints their tracebacks.
     """
@@ -71,7 +70,7 @@ def require_packages(option: str, *packages: str) -> None:
 
 
 def missing_extra(error: BaseException) -> UsageError | None:
-    """Returns a failed import of an optional package as a line with its cure; None for others."""
+    """Returns the cure for a failed import of an optional package; None for other errors."""
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or package not in EXTRA_OF:
         return None

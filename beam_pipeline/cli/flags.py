@@ -1,7 +1,7 @@
 """Command lines: flags from dataclass fields, with dashes or underscores, one-line errors.
 
-A job's options are a dataclass whose fields are made by `flag`, so that the name, default, help
-and argparse settings of each flag are in one place.
+A job's options are a dataclass whose fields are made by `flag`, which holds the name, default, help
+and argparse settings of each flag:
 
     @dataclass(frozen=True)
     class Options:
@@ -12,7 +12,7 @@ and argparse settings of each flag are in one place.
     add_flags(parser, fields(Options))
     options = Options(**vars(parser.parse_args(argv)))
 
-Parsers and --help do not import Beam, NumPy or other slow modules; a test checks this.
+Parsers and --help do not import Beam, NumPy or other slow modules.
 """
 
 import argparse
@@ -37,8 +37,8 @@ class OneLineParser(argparse.ArgumentParser):
       name: name of the program; by default `python -m module`, or `probeline rows` if so started.
 
     Attributes:
-      flags: every flag except --help and --version, as argparse describes it.
-      repeatable: the names of flags that may be given several times.
+      flags: argparse's actions, except --help and --version.
+      repeatable: names of repeatable flags.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OneLineParser(argparse.ArgumentParser):
         self.flags.clear()
 
     def add_argument(self, *names: str, group: str = "", **argument: Any) -> argparse.Action:
-        """Adds a flag, as argparse does; `group` is its heading in --help."""
+        """Adds a flag like argparse; `group` is its heading in --help."""
         if group and group not in self._headings:
             self._headings[group] = self.add_argument_group(group).add_argument
         add = self._headings[group] if group else super().add_argument
@@ -86,7 +86,7 @@ class OneLineParser(argparse.ArgumentParser):
         """Parses a command line; flags may have dashes for underscores."""
         flags = normalise_flags(args or ())
         for text in flags:
-            if text.startswith("--") and text.endswith("=--"):  # argparse makes a list of it
+            if text.startswith("--") and text.endswith("=--"):  # argparse would make it a list
                 self.error(f"{text}: -- is not a value")
         return super().parse_known_args(flags, namespace)
 
@@ -96,7 +96,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def normalise_flags(argv: Sequence[str]) -> list[str]:
-    """Spells the names of flags with underscores: --num-shards=4 becomes --num_shards=4."""
+    """Spells flag names with underscores: --num-shards=4 becomes --num_shards=4."""
     normalised: list[str] = []
     for argument in argv:
         name, equals, value = argument.partition("=")
@@ -118,7 +118,7 @@ def flag(
 
     Args:
       help_text: the help; the default is appended.
-      limits: the smallest and the largest value, None for no limit; see `check_flags`.
+      limits: minimum and maximum, None for no limit; see `check_flags`.
       group: the heading in --help.
       affects: the stage of the job whose result depends on the value; "" if none does.
       argument: further arguments of `argparse.ArgumentParser.add_argument`, such as `choices`.
@@ -130,7 +130,7 @@ def flag(
 def job_parser(
     module: str, description: str, example: str, flags: Iterable[Field[Any]]
 ) -> OneLineParser:
-    """Returns the parser of a job's flags; all others are flags of Beam."""
+    """Returns the parser of a job's flags; all others are Beam's flags."""
     epilog = "All other flags go to Apache Beam, such as --runner=DataflowRunner."
     parser = OneLineParser(module, description, example, epilog)
     add_flags(parser, flags)
@@ -138,7 +138,7 @@ def job_parser(
 
 
 def add_flags(parser: OneLineParser, flags: Iterable[Field[Any]]) -> None:
-    """Adds fields made by `flag`; a repeatable flag is None if it is not given."""
+    """Adds fields made by `flag`; a repeatable flag defaults to None."""
     for item in flags:
         argument = dict(item.metadata)
         help_text = argument.pop("help").replace("%", "%%")
@@ -164,7 +164,7 @@ def several(value: Any) -> tuple[Any, ...]:
 
 
 def flags_of(options: Any) -> list[Field[Any]]:
-    """Returns the flags of a dataclass in order, with those of dataclasses that are defaults."""
+    """Returns a dataclass's flags in order, including those of nested dataclasses."""
     return [
         each
         for item in fields(options)
@@ -186,7 +186,7 @@ def values_of(options: Any) -> dict[str, Any]:
 
 
 def from_flags[Options](options: type[Options], values: Mapping[str, Any]) -> Options:
-    """Inverts `values_of`; a missing value is the flag's default. UsageError for a bad value."""
+    """Inverts `values_of`, with defaults for missing values; UsageError for an invalid value."""
     given: dict[str, Any] = {}
     for item in fields(cast(Any, options)):
         if is_dataclass(item.default):
@@ -197,7 +197,7 @@ def from_flags[Options](options: type[Options], values: Mapping[str, Any]) -> Op
 
 
 def check_flags(options: Any) -> None:
-    """Raises UsageError for the first flag whose value has a wrong type or is not allowed."""
+    """Raises UsageError for the first flag whose value has the wrong type or is not allowed."""
     for item in fields(options):
         value = getattr(options, item.name)
         if not item.metadata or (item.default is not MISSING and value == item.default):
@@ -230,7 +230,7 @@ def _check_value(item: Field[Any], value: Any, is_text: bool) -> None:
 
 
 def check_range(name: str, value: float, low: float, high: float | None) -> None:
-    """Raises UsageError unless the value of a flag is within its limits, both included."""
+    """Raises UsageError unless a flag's value is within its limits, inclusive."""
     if math.isnan(value) or value < low or (high is not None and value > high):
         limit = f"is outside {low} to {high}" if high is not None else f"is under {low}"
         raise UsageError(f"--{name}={value} {limit}")

@@ -17,15 +17,11 @@ from beam_pipeline.cli.flags import COMMAND, OneLineParser
 
 
 class Program(NamedTuple):
-    """A subcommand: its module, which has `make_parser` and `main`, and what it does.
-
-    Attributes:
-      tidies_up: SIGTERM ends it as Ctrl-C does, so that its temporary files are removed.
-    """
+    """A subcommand: a module with `make_parser` and `main`, and its summary."""
 
     module: str
     summary: str
-    tidies_up: bool = False
+    tidies_up: bool = False  # SIGTERM removes temporary files, as Ctrl-C does
 
 
 PROGRAMS = {
@@ -61,7 +57,7 @@ PROGRAMS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command, which leaves the arguments of a subcommand unparsed."""
+    """Returns the parser of the command; arguments of a subcommand stay unparsed."""
     width = max(map(len, PROGRAMS))
     commands = "\n".join(f"  {name:{width}}  {each.summary}" for name, each in PROGRAMS.items())
     parser = OneLineParser(
@@ -90,7 +86,7 @@ def _run(argv: Sequence[str]) -> int:
     program = PROGRAMS[command]
     if program.tidies_up:
         tidy_up_on_sigterm()
-    sys.argv = [f"{COMMAND} {command}", *argv[1:]]  # the parsers take their name from there
+    sys.argv = [f"{COMMAND} {command}", *argv[1:]]  # names the parsers
     return importlib.import_module(program.module).main()
 
 

@@ -1,1 +1,1 @@
-"""Records of other formats into sharded ArrayRecord, in the order of the input."""
+"""Conversion of records in other formats to sharded ArrayRecord, in input order."""

@@ -1,4 +1,4 @@
-"""The job: input files to committed shards, and the proof of its counts.
+"""The conversion job: input files to committed shards, with a proof of its counts.
 
   InputFile → WorkUnit → StagedUnit      records in blocks, see `staging`
                              | all of them: plan_shards
@@ -6,8 +6,8 @@
                                           |
   InputFile, StagedUnit ------------ commit → manifest, `.SUCCESS`
 
-Shards are ranges of all records in the order of the input, so their bytes do not depend on which
-worker read or wrote what. Workers write to the job run's own folder until the commit.
+Shards are ranges of all records in input order, so their bytes do not depend on which worker read
+or wrote what. Workers write to the job run's own folder until the commit.
 """
 
 import itertools
@@ -54,12 +54,7 @@ _NOT_IN_THE_MANIFEST = ("output", "overwrite", "debug")
 
 
 def run(options: ConvertOptions, beam_options: PipelineOptions) -> dict[str, Any] | None:
-    """Runs the job to its end and returns its manifest, None if it only wrote a template.
-
-    Raises:
-      UsageError: the command cannot be run as given.
-      ProbelineError: the job failed; the output does not look finished.
-    """
+    """Runs the job and returns its manifest; None if it only wrote a template."""
     paths = [("output", options.output), *(("input", path) for path in options.input)]
     dataflow_job = frame.check_runner(beam_options, paths)
     manifest = {
@@ -102,7 +97,7 @@ def inspect_all(options: ConvertOptions) -> list[InputFile]:
 
 
 def output_name(output: str) -> str:
-    """Returns how the names of shards begin: the name of the output folder."""
+    """Returns the prefix of the shards' names: the name of the output folder."""
     whole = os.path.abspath(output) if files.is_local(output) else output.rstrip("/")
     return whole.rpartition("/")[2] or "records"
 
@@ -160,7 +155,7 @@ def build(
 
 
 def stage(unit: WorkUnit, options: Any, folder: str) -> StagedUnit:
-    """Stages a work unit and counts it."""
+    """Stages a work unit and updates the counters."""
     with logged("Read and stage", file=unit.path, unit=unit.number):
         staged = stage_unit(unit, options, folder)
     counter("rows_read").inc(staged.num_read)
@@ -173,7 +168,7 @@ def stage(unit: WorkUnit, options: Any, folder: str) -> StagedUnit:
 def plan(
     _: bytes, staged: Iterable[StagedUnit], num_shards: int, shard_bytes: int
 ) -> list[ShardPlan]:
-    """Plans the shards of all staged records, in the order of the input."""
+    """Plans the shards of all staged records, in input order."""
     in_order = sorted(staged, key=lambda unit: (unit.file, unit.unit))
     blocks = [block for unit in in_order for block in unit.blocks]
     return plan_shards(blocks, num_shards, shard_bytes)
@@ -184,7 +179,7 @@ class ConvertedShard(Message, frozen=True):
 
     temporary_path: str
     info: ShardInfo  # with the number of records that ArrayRecord's reader finds
-    first_record: int  # of all
+    first_record: int  # its index among all records
     num_planned: int
 
 
@@ -215,7 +210,7 @@ def convert_shard(plan: ShardPlan, run: JobRun, writer_options: str) -> Converte
 
 
 class Results(NamedTuple):
-    """What the workers read and wrote, in order."""
+    """The workers' results, in input order."""
 
     inputs: list[InputFile]
     staged: list[StagedUnit]
@@ -229,11 +224,7 @@ def commit(
     staged: Iterable[StagedUnit],
     written: Iterable[ConvertedShard],
 ) -> None:
-    """Proves the counts, names the files, writes manifest and `.SUCCESS`; may be repeated.
-
-    Raises:
-      ProbelineError: the counts do not agree, or another run has taken the output.
-    """
+    """Proves the counts, names the files, writes manifest and `.SUCCESS`; may be repeated."""
     results = Results(
         sorted(inputs, key=lambda file: file.number),
         sorted(staged, key=lambda unit: (unit.file, unit.unit)),

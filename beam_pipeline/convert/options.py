@@ -21,7 +21,7 @@ _ON_BAD = ("fail", "dead_letter")
 
 
 class RecordOptions(NamedTuple):
-    """What a record of the output is; see the flags of the same names."""
+    """The content of an output record; see the flags of the same names."""
 
     input_format: str = "auto"
     record: str = "auto"
@@ -30,7 +30,7 @@ class RecordOptions(NamedTuple):
     on_bad_file: str = "fail"
 
     def record_of(self, file_format: str) -> str:
-        """Returns what a record of a file of some format becomes, one of RECORDS."""
+        """Returns the kind of record, one of RECORDS, for a file format."""
         if self.record == "auto":
             return "tf_example" if file_format == "parquet" else "bytes"
         return self.record
@@ -38,11 +38,7 @@ class RecordOptions(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
-    """The flags; each field's `help` explains it.
-
-    Raises:
-      UsageError: a value is not allowed.
-    """
+    """The flags, documented by their help texts; UsageError for an invalid value."""
 
     input: tuple[str, ...] = flag(
         "File, folder or glob, on any Beam filesystem; may be repeated.",

@@ -1,12 +1,12 @@
-"""Work units to the records of the output: bytes as they are, or fields as a tf.train.Example.
+"""Work units to output records: bytes as they are, or fields as a tf.train.Example.
 
   JSON: a string is a bytes_list of its UTF-8; an integer, true or false an int64_list, any other
   number a float_list of float32; a list of these gives all its values.
   Parquet: strings and binary are a bytes_list, integers and booleans an int64_list, floats a
   float_list of float32; a column of lists of these gives all values of its list.
 
-null is no feature. A batch counts what was read before anything is converted, so that the counts
-prove that no record is lost.
+null gives no feature. A batch counts the records read before any is converted, so the counts prove
+that no record is lost.
 """
 
 import math
@@ -52,7 +52,7 @@ _IS_LIST = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
 
 
 class Batch(NamedTuple):
-    """`num_read` records of the input: some for the output, the others dead letters."""
+    """`num_read` records of the input: records for the output and dead letters."""
 
     num_read: int
     records: Sequence[bytes]
@@ -64,9 +64,8 @@ class Batch(NamedTuple):
 def read_batches(unit: WorkUnit, options: RecordOptions) -> Iterator[Batch]:
     """Yields all records of a work unit.
 
-    Raises:
-      UnreadableInputError: the file is damaged; the batches before remain valid.
-      ProbelineError: it is not the file that was planned.
+    Raises UnreadableInputError if the file is damaged, which leaves earlier batches valid, and
+    ProbelineError if it is not the file that was planned.
     """
     file, path = unit.file, unit.path
     first_row = row = unit.first_row or 0
@@ -127,14 +126,10 @@ def _batch_of_lines(path: str, found: Records, first_row: int, options: RecordOp
 
 
 def example_of_line(line: bytes, fields: Sequence[str] = ()) -> bytes:
-    """Returns the fields of a JSON object as a tf.train.Example.
+    """Returns the fields of a JSON object, by default all, as a tf.train.Example.
 
-    Args:
-      fields: those to take; by default all.
-
-    Raises:
-      BadRecordError: the line is not an object, lacks a field, or holds what a tf.train.Example
-        cannot: objects, lists within lists, lists of several kinds, large numbers.
+    Raises BadRecordError if the line is not an object, lacks a field, or holds what a
+    tf.train.Example cannot: objects, nested lists, lists of several kinds, large numbers.
     """
     found = parse_strict(line)
     if not isinstance(found, dict):
@@ -184,13 +179,13 @@ def _batch_of_rows(path: str, batch: pa.RecordBatch, row: int, options: RecordOp
 
 
 def bytes_of_rows(batch: pa.RecordBatch) -> list[bytes | None]:
-    """Returns the bytes of the only column, None for a null."""
+    """Returns the bytes of the only column; None for a null."""
     return _plain(batch.column(0), BYTES_LIST).to_pylist()
 
 
 def examples_of_rows(batch: pa.RecordBatch) -> list[bytes | None]:
-    """Returns each row as a tf.train.Example, None if one of its lists holds a null or a number
-    is too large for a float32."""
+    """Returns each row as a tf.train.Example; None if one of its lists holds a null or a number is
+    too large for a float32."""
     is_bad = np.zeros(batch.num_rows, bool)
     columns: list[list[bytes]] = []
     for name in sorted(batch.schema.names):
@@ -215,7 +210,7 @@ def _kind_of(dtype: pa.DataType) -> int | None:
 
 
 def _plain(column: Any, kind: int) -> Any:
-    """Returns a column without a dictionary, in the type of its kind of list."""
+    """Returns a column without a dictionary, cast to the type of its kind of list."""
     if kinds.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return pc.cast(column, _TARGETS[kind], safe=False)
@@ -239,7 +234,7 @@ def _list_values(column: Any, is_bad: np.ndarray) -> tuple[int, list[Any]]:
     plain = _plain(flat, kind)
     wrong = _overflow(flat, plain, kind) | flat.is_null().to_numpy(zero_copy_only=False)
     is_bad[np.searchsorted(ends, np.flatnonzero(wrong), "right")] = True
-    # With a null, NumPy would have floats.
+    # NumPy would convert integers with a null to floats.
     values = plain.to_pylist() if kind == BYTES_LIST else pc.fill_null(plain, 0).to_numpy()
     is_null = column.is_null().to_pylist()
     return kind, [
@@ -249,7 +244,7 @@ def _list_values(column: Any, is_bad: np.ndarray) -> tuple[int, list[Any]]:
 
 
 def _overflow(column: Any, plain: Any, kind: int) -> np.ndarray:
-    """Returns which numbers are finite, but not as a float32."""
+    """Returns which finite numbers overflow a float32."""
     if kind != FLOAT_LIST or column.type != pa.float64():
         return np.zeros(len(column), bool)
     became = pc.and_(pc.is_finite(column), pc.invert(pc.is_finite(plain)))
@@ -260,7 +255,7 @@ def _overflow(column: Any, plain: Any, kind: int) -> np.ndarray:
 
 
 def checker(options: RecordOptions) -> Callable[[str, Format, pa.Schema | None], None]:
-    """Returns what checks that --record and --fields suit a file (`documents.files.inspect`)."""
+    """Returns the check that --record and --fields suit a file, for `documents.files.inspect`."""
 
     def check(path: str, file_format: Format, schema: pa.Schema | None) -> None:
         _check_options(path, file_format, options)

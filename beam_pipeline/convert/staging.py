@@ -1,11 +1,11 @@
-"""Staged records: each work unit to blocks of records, and parts of blocks to shards.
+"""Staged records: work units become blocks of records, and parts of blocks become shards.
 
-  WorkUnit → stage_unit → StagedUnit: closed files of records, what became of each record
-  all StagedBlocks, in the order of the input → plan_shards → ShardPlan → read_part → batches
+  WorkUnit → stage_unit → StagedUnit: closed files of records, and counts
+  all StagedBlocks, in input order → plan_shards → ShardPlan → read_part → batches
 
-A block is the bytes of its records, one after another, followed by a table with the length and the
-checksum of each. So a shard may begin anywhere, and memory depends neither on the number of records
-nor on the number of shards.
+A block is the bytes of its records, concatenated, followed by a table of the length and checksum of
+each. A shard may thus begin anywhere, and memory depends neither on the number of records nor on
+the number of shards.
 """
 
 import itertools
@@ -35,7 +35,7 @@ _TABLE = np.dtype([("length", "<u8"), ("crc32c", "<u4")])
 
 
 class StagedBlock(Message, frozen=True):
-    """A closed file of some consecutive records."""
+    """A closed file of consecutive records."""
 
     path: str
     num_records: int
@@ -58,7 +58,7 @@ class BlockWriter:
         self._checksums: list[int] = []
 
     def write(self, records: Sequence[bytes]) -> None:
-        """Appends some records, which are in `blocks` after `close`."""
+        """Appends records, which are in `blocks` after `close`."""
         if not records:
             return
         self._file.append(b"".join(records) if len(records) > 1 else records[0])
@@ -68,7 +68,7 @@ class BlockWriter:
             self.close()
 
     def close(self) -> None:
-        """Closes the block that is being written."""
+        """Closes the current block."""
         if not self._lengths:
             return
         table = np.empty(len(self._lengths), _TABLE)
@@ -99,17 +99,12 @@ class StagedUnit(Message, frozen=True):
 
     @property
     def num_staged(self) -> int:
-        """The records that go to the output."""
+        """The number of records for the output."""
         return sum(block.num_records for block in self.blocks)
 
 
 def stage_unit(unit: WorkUnit, options: RecordOptions, folder: str) -> StagedUnit:
-    """Reads a work unit and writes its records to files below a folder.
-
-    Raises:
-      ProbelineError: the file was changed; or it is damaged or has a bad record, and the options
-        make that an error.
-    """
+    """Reads a work unit and writes its records to files below `folder`."""
     name = f"file-{unit.file.number:06d}-{unit.number:06d}"
     writer, letters = BlockWriter(f"{folder}/records", name), LetterBox(f"{folder}/letters", name)
     num_read = num_blank = num_bytes = 0
@@ -174,28 +169,26 @@ class ShardPlan(Message, frozen=True):
 
     shard: int
     num_shards: int
-    first_record: int  # of all
+    first_record: int  # its index among all records
     parts: list[BlockPart]
 
     @property
     def num_records(self) -> int:
-        """The number of records in the shard."""
         return sum(part.stop - part.start for part in self.parts)
 
 
 def plan_shards(
     blocks: Sequence[StagedBlock], num_shards: int, shard_bytes: int
 ) -> list[ShardPlan]:
-    """Divides all records, in order, among shards whose numbers of records differ by at most 1.
+    """Divides all records, in order, among shards whose record counts differ by at most 1.
 
-    Args:
-      num_shards: 0 derives it from `shard_bytes`, at least 1.
+    If `num_shards` is 0, it is derived from `shard_bytes`, at least 1.
     """
     total = sum(block.num_records for block in blocks)
     num_bytes = sum(block.record_bytes for block in blocks)
     count = num_shards or max(1, -(-num_bytes // shard_bytes))
     plans, at, rest = [], 0, iter(blocks)
-    block, taken = next(rest, None), 0  # so many records of the current block are in a shard
+    block, taken = next(rest, None), 0  # records of the current block that are in a shard
     for shard in range(count):
         first, end, parts = at, (shard + 1) * total // count, []
         while at < end and block is not None:

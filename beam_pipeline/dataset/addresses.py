@@ -1,9 +1,8 @@
-"""IP addresses as columns: text to two 64-bit halves and back, without a Python object each.
+"""IP addresses as columns: text to two 64-bit halves and back, without Python objects.
 
-An address is 128 bits, `hi` and `lo` (uint64). IPv4 is ::ffff:a.b.c.d, so an IPv4-mapped IPv6
-address is that IPv4 address, and every spelling of an address is one value. Compiled kernels parse
-the common spellings; the standard library's `ipaddress` decides on all others. Text is written in
-the form of RFC 5952.
+An address is 128 bits, `hi` and `lo` (uint64). IPv4 is ::ffff:a.b.c.d, like an IPv4-mapped IPv6
+address, so all spellings of an address are one value. Kernels parse the common spellings, the
+standard library's `ipaddress` all others. Text is written as in RFC 5952.
 """
 
 import ipaddress
@@ -119,7 +118,7 @@ def _parse_all(offsets, data, hi, lo, status):
 
 
 def _parse_unusual(text: str) -> tuple[int, int]:
-    """Returns the 128-bit value and the status by `ipaddress`."""
+    """Parses a text with `ipaddress`; returns the 128-bit value and the status."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -157,7 +156,7 @@ def parse(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the offsets (n + 1) and the bytes of a string or large_string array, no copy."""
+    """Returns the offsets (n + 1) and the bytes of a string or large_string array, uncopied."""
     _, offsets, data = texts.buffers()
     dtype = np.int64 if pa.types.is_large_string(texts.type) else np.int32
     if offsets is None or len(texts) == 0:
@@ -186,7 +185,7 @@ def _write_ipv4(value, out, at):
 
 @kernel
 def _longest_zeros(groups):
-    """Returns start and length of the zero groups that '::' replaces, length 0 if none."""
+    """Returns start and length of the zero groups replaced by '::', length 0 if none."""
     best_start, best, start, length = 0, 0, 0, 0
     for i in range(8):
         if groups[i] == 0:
@@ -250,13 +249,13 @@ def _format_any(hi, lo, offsets, out):
 
 
 def format_ipv4(values: np.ndarray) -> pa.StringArray:
-    """Writes IPv4 addresses, uint32 [n], as text with compact offsets and bytes."""
+    """Formats IPv4 addresses, uint32 [n], as text with compact offsets and bytes."""
     offsets, out = np.zeros(len(values) + 1, np.int32), np.empty(len(values) * 15 + 4, np.uint8)
     return _string_array(offsets, out[: _format_ipv4(values, offsets, out)])
 
 
 def format_any(hi: np.ndarray, lo: np.ndarray) -> pa.StringArray:
-    """Writes addresses, halves of uint64 [n] each, as text with compact offsets and bytes."""
+    """Formats addresses, halves of uint64 [n] each, as text with compact offsets and bytes."""
     offsets = np.zeros(len(hi) + 1, np.int32)
     out = np.empty(len(hi) * MAX_TEXT_BYTES + 4, np.uint8)
     return _string_array(offsets, out[: _format_any(hi, lo, offsets, out)])
@@ -268,7 +267,7 @@ def _string_array(offsets: np.ndarray, data: np.ndarray) -> pa.StringArray:
 
 @kernel
 def ipv4_text_lengths(values):
-    """Returns the bytes that `format_ipv4` writes for each of uint32 [n]: uint8 [n]."""
+    """Returns the text lengths of IPv4 addresses: uint32 [n] to uint8 [n]."""
     lengths = np.empty(len(values), np.uint8)
     for row in range(len(values)):
         length = 3

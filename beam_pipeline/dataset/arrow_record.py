@@ -1,10 +1,8 @@
-"""The columns of a record, and a record as one Arrow IPC stream with one row.
+"""A record as one Arrow IPC stream with one row, and its columns; `tf_example` is the other form.
 
-`tf_example` is the other form of a record. Streams are built from compact buffers, without validity
-bitmaps or slice offsets, so that their bytes follow from their values alone.
-
-Arrow takes 40 µs to write a record of any size. So it writes one as a template, and a kernel fills
-in the differences of others. A record consists of words of 8 bytes:
+Streams have compact buffers, without validity bitmaps or slice offsets, so their bytes follow from
+their values alone. Arrow takes 40 µs to write a record of any size, so it writes only a template,
+and a kernel fills in the differences. A record consists of 8-byte words:
 
   schema | metadata: sizes and places of buffers | buffers, the measurements among them | end
 """
@@ -48,17 +46,17 @@ class RowColumns(NamedTuple):
 
 
 def schema_message(schema: pa.Schema) -> bytes:
-    """Returns the bytes that every stream of a schema begins with."""
+    """Returns the initial bytes of every stream of a schema."""
     return schema.serialize().to_pybytes()
 
 
 def make_stream(head: bytes, batch: pa.RecordBatch) -> bytes:
-    """Returns a stream of one batch; `head` is the message of its schema."""
+    """Returns a stream of one batch; `head` is its schema message."""
     return b"".join((head, memoryview(batch.serialize()), END_OF_STREAM.to_bytes(8, "little")))
 
 
 def primitive(dtype: pa.DataType, values: np.ndarray) -> pa.Array:
-    """Returns an array of numbers without a validity bitmap."""
+    """Returns a numeric array without a validity bitmap."""
     buffer = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(dtype, len(values), [None, buffer])
 
@@ -67,11 +65,11 @@ RECORD_HEAD = schema_message(RECORD_SCHEMA)
 
 
 class Records(NamedTuple):
-    """Records side by side, r of them; those of `frame_records` lack the measurements."""
+    """r records side by side; those of `frame_records` lack the measurements."""
 
     data: np.ndarray  # uint8, all records
     bounds: np.ndarray  # int64 [r + 1]: record i is data[bounds[i]:bounds[i + 1]]
-    measurements_at: np.ndarray  # int64 [r]: where the measurements of each begin in `data`
+    measurements_at: np.ndarray  # int64 [r], offsets of the measurements in `data`
 
 
 # The columns of a record without src_addr and measurements, and the bytes of its measurements.
@@ -100,12 +98,12 @@ def frame_records(fields: np.ndarray, src_addrs: pa.StringArray) -> Records:
 
 
 def padded(size: Any) -> Any:
-    """Returns the bytes that a buffer of that size takes."""
+    """Returns the padded size of a buffer."""
     return (size + 7) // 8 * 8
 
 
 def record_bytes(measurements_bytes: Any, text_bytes: Any) -> Any:
-    """Returns the size of a record around measurements and a src_addr of that many bytes."""
+    """Returns the size of a record from those of its measurements and src_addr."""
     fixed_buffers = 8 * 8  # one value each, or the offsets of one
     framing = len(_template().words) * 8 + fixed_buffers + 8
     return framing + padded(measurements_bytes) + padded(text_bytes)
@@ -154,16 +152,16 @@ def place_buffers(words, start, buffers_at, body_bytes_at, sizes):
 
 
 class Template(NamedTuple):
-    """The words of a stream of one batch, and where those are that depend on its rows."""
+    """The words of a one-batch stream, and the positions of those that depend on its rows."""
 
-    words: np.ndarray  # int64, the schema and the metadata
-    buffers_at: int  # the word where the places and sizes of the buffers begin
-    body_bytes_at: int  # the word with the size of all buffers
-    counts_at: np.ndarray  # int64, the words with the number of rows
+    words: np.ndarray  # int64: schema and metadata
+    buffers_at: int  # first word of the buffers' places and sizes
+    body_bytes_at: int  # word with the total buffer size
+    counts_at: np.ndarray  # int64: words with the number of rows
 
 
 def make_template(schema: pa.Schema, batch: pa.RecordBatch) -> Template:
-    """Returns the template of streams like that of a batch, whose number of rows is unusual."""
+    """Returns the template of streams like a batch's, whose number of rows must be unusual."""
     stream = make_stream(schema_message(schema), batch)
     buffers = [buffer for column in batch.columns for buffer in column.buffers()]
     sizes = [buffer.size if buffer else 0 for buffer in buffers]
@@ -183,7 +181,6 @@ def _template() -> Template:
 
 
 def encode_record(row: RowColumns) -> bytes:
-    """Returns the record of a row."""
     size, fields = len(row.measurements), np.empty(1, FIELDS)
     fields["num_bytes"] = size
     for name in FIELDS.names[1:]:  # pyright: ignore[reportOptionalSubscript]
@@ -204,7 +201,7 @@ def _one_value(dtype: pa.DataType, value: Any) -> pa.Array:
 
 
 def read_stream(stream: memoryview | bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the one batch of an Arrow IPC stream; ValueError if it is not exactly that."""
+    """Returns the batch of an Arrow IPC stream; ValueError unless it has exactly one."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
             if not reader.schema.equals(schema):
@@ -219,7 +216,7 @@ def read_stream(stream: memoryview | bytes, schema: pa.Schema) -> pa.RecordBatch
 
 
 def decode_record(record: bytes) -> RowColumns:
-    """Reads a record without a copy of its measurements; ValueError if it is not a record."""
+    """Decodes a record without copying its measurements; ValueError if it is not a record."""
     batch = read_stream(record, RECORD_SCHEMA)
     if batch.num_rows != 1 or any(column.null_count for column in batch.columns):
         raise ValueError(f"a record of {batch.num_rows} rows or with nulls, not of 1 row")

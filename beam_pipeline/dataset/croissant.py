@@ -1,9 +1,8 @@
-"""croissant.json: the description of a dataset for dataset search engines, catalogues and loaders.
+"""croissant.json: the description of a dataset for search engines, catalogues and loaders.
 
 The format is Croissant 1.1 (mlcommons.org/croissant/1.1, and mlcommons.org/croissant/RAI/1.0 for
-`rai:`). The SHA-256 of `manifest.json` and of each `rows.parquet` is listed here; those of the
-shards are in the manifest, so the file does not grow with their number. Paths are relative, so a
-copy describes itself. The publisher and the license are unknown here.
+`rai:`). It lists the SHA-256 of `manifest.json` and of each `rows.parquet`; the manifest covers the
+shards. Relative paths keep copies self-describing. The publisher and the license are unknown here.
 """
 
 import hashlib
@@ -112,17 +111,12 @@ _MEASUREMENTS = (
 def write_croissant(
     folder: str, manifest: Manifest, totals: Mapping[str, SplitTotals], data: bytes, write: Write
 ) -> None:
-    """Writes croissant.json; `data` are the bytes of the manifest."""
+    """Writes croissant.json; `data` is the manifest's bytes."""
     write(f"{folder}/{CROISSANT_NAME}", croissant(manifest, totals, data))
 
 
 def croissant(manifest: Manifest, totals: Mapping[str, SplitTotals], data: bytes) -> bytes:
-    """Returns the description as JSON-LD.
-
-    Args:
-      totals: of the splits; without them the time frame is left out.
-      data: the bytes of the manifest.
-    """
+    """Returns JSON-LD from the manifest and its bytes; without `totals`, without the time frame."""
     node = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -169,7 +163,7 @@ def _node(kind: str, name: str, description: str, **more: Any) -> Node:
 
 
 def _distribution(manifest: Manifest, data: bytes) -> Iterator[Node]:
-    """Yields the files: the manifest, the row indexes, the shards, the dead letters."""
+    """Yields the files: manifest, row indexes, shards, dead letters."""
     yield _node(
         "cr:FileObject",
         MANIFEST_NAME,
@@ -239,7 +233,7 @@ def _split_record(name: str, split: Split) -> Node:
 
 
 def _row_fields(record_set: str, source: Node) -> Iterator[Node]:
-    """Yields the split of a record and its columns, the measurements as a list of their fields."""
+    """Yields a record's split and columns, with the measurements as a list of their fields."""
     yield {
         **_field(f"{record_set}/split", "sc:Text", "Name of the split, from the shard's folder."),
         "references": {"field": {"@id": "splits/name"}},
@@ -263,6 +257,6 @@ def _field(name: str, data_type: str | list[str], description: str) -> Node:
 
 
 def _column_field(parent: str, source: Node, column: pa.Field, within: str = "") -> Node:
-    """Returns the field of a column; `within` is the column that contains it, if it is nested."""
+    """Returns the field of a column; `within` is the enclosing column, if nested."""
     node = _field(f"{parent}/{column.name}", _DATA_TYPES[column.type], _COLUMNS[column.name])
     return {**node, "source": {**source, "extract": {"column": within or column.name}}}

@@ -1,9 +1,8 @@
-"""The data card of a dataset, README.md in its folder, and the facts it shares with croissant.json.
+"""The data card of a dataset, README.md in its folder, and the facts shared with croissant.json.
 
-The facts follow from the manifest and the row indexes; they contain no date or machine name. Users
-may edit the card, so no checksum covers it. A README.md that does not begin with one of CARD_HEADS
-is not a data card and is never overwritten. The card starts with the YAML metadata of a Hugging
-Face dataset card (huggingface.co/docs/hub/datasets-cards).
+All facts follow from the manifest and the row indexes, without a date or machine name. Users may
+edit the card; a README.md that does not begin with one of CARD_HEADS is never overwritten. The card
+starts with the metadata of a Hugging Face dataset card (huggingface.co/docs/hub/datasets-cards).
 """
 
 import re
@@ -58,28 +57,25 @@ def _batch_totals(batch: pa.RecordBatch) -> tuple[int, ...]:
 
 
 def read_totals(indexes: str) -> dict[str, SplitTotals]:
-    """Returns the totals of each split; `indexes` is a folder with the row indexes."""
+    """Returns the totals of each split from a folder with the row indexes."""
     return {split: totals_of(index_batches(indexes, split, FACT_COLUMNS)) for split in SPLITS}
 
 
 def splits_of(manifest: Manifest) -> dict[str, Split]:
-    """Returns the splits in the order in which they are described."""
     return {name: manifest.splits[name] for name in SPLITS}
 
 
 def num_rows(manifest: Manifest) -> int:
-    """Returns the rows of all splits."""
     return sum(split.num_records for split in splits_of(manifest).values())
 
 
 def title(manifest: Manifest) -> str:
-    """Returns what the dataset is, in one line."""
     probes = sum(split.num_probes for split in splits_of(manifest).values())
     return f"{manifest.counts.measurements:,} ping measurements of {probes:,} probes"
 
 
 def about(manifest: Manifest) -> str:
-    """Returns what the dataset holds, and in which form."""
+    """Returns the contents and the form of the dataset."""
     return (
         "Everything that each probe (source address) measured, in time order, as probe rows in "
         f"sharded {FORMATS[manifest.output_format]}: one record is one row of one probe, at "
@@ -103,7 +99,7 @@ def input_text(counts: Counts) -> str:
 
 
 def _sample_text(options: dict[str, Any]) -> str:
-    """Returns what is in the sample, "" if it is all of the input."""
+    """Returns a description of the sample, "" if it is the whole input."""
     parts = [
         f"{100 * share:g} % of the {what}"
         for what in ("probes", "measurements")
@@ -114,7 +110,7 @@ def _sample_text(options: dict[str, Any]) -> str:
 
 
 def address_note(manifest: Manifest) -> str:
-    """Returns whose addresses are in the dataset, and what they can give away."""
+    """Returns a warning about the addresses in the dataset and their privacy."""
     method = manifest.options.get("anonymize", "none")
     if method == "none":
         return (
@@ -129,7 +125,7 @@ def address_note(manifest: Manifest) -> str:
 
 
 def limits(manifest: Manifest) -> Iterator[str]:
-    """Yields what a user of the dataset has to know of it, besides `address_note`."""
+    """Yields the limits that users must know, besides `address_note`."""
     options = manifest.options
     if sample := _sample_text(options):
         yield f"This is a sample of the input: {sample}, chosen by hashes. The rest is not in it."
@@ -174,19 +170,17 @@ def limits(manifest: Manifest) -> Iterator[str]:
 CARD_NAME = "README.md"
 _MARK = "Data card by Probeline, written with the dataset; --overwrite writes it anew."
 CARD_HEAD = f"---\n# {_MARK}\n"
-CARD_HEADS = (CARD_HEAD, f"<!-- {_MARK} -->")  # what it begins with; the latter in older versions
-# The place of the key of --anonymize stays secret.
+CARD_HEADS = (CARD_HEAD, f"<!-- {_MARK} -->")  # the second in older versions
+# The location of the --anonymize key stays secret.
 _PLACEHOLDERS = {"anonymize_key_file": "KEY_FILE"}
-# These do not shape the bytes of a dataset.
+# These do not affect the bytes of a dataset.
 _NOT_SHAPING = ("output", "overwrite", "append", "debug", "inline_bytes")
 
 
 def command_of(options: Any, inputs: Iterable[str] | None = None) -> str:
-    """Returns the command that writes a dataset of the same bytes to DATASET.
+    """Returns the command that reproduces a dataset's bytes in DATASET, given its job's options.
 
-    Args:
-      options: the dataclass of the job's flags.
-      inputs: all values of --input that went into it; by default those of the options.
+    `inputs` are the --input values of all generations; by default those of the options.
     """
     words = ["python", "-m", "beam_pipeline.main"]
     words += [word for pattern in inputs or options.input for word in ("--input", pattern)]
@@ -214,7 +208,6 @@ def write_card(
 
 
 def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) -> str:
-    """Returns the Markdown of the card."""
     generations = []
     if len(manifest.generations) > 1:
         table = _table(GENERATION_COLUMNS, generation_rows(manifest))
@@ -240,7 +233,7 @@ def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) 
 
 
 def _fence(text: str) -> str:
-    """Returns a fence of more backticks than the text has in a row."""
+    """Returns a code fence longer than any run of backticks in the text."""
     return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
 
 
@@ -249,13 +242,10 @@ _BOUNDS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 
 def _front_matter(manifest: Manifest) -> str:
-    """Returns the metadata for the Hub, a line each; JSON is YAML.
-
-    The license is not known here. The viewer shows the row index, of splits that have rows.
-    """
+    """Returns the Hub's metadata, without a license; the viewer shows the row index."""
     with_rows = [name for name, split in splits_of(manifest).items() if split.num_records]
     files = [{"split": name, "path": f"{name}/{INDEX_NAME}"} for name in with_rows]
-    metadata = {
+    metadata = {  # JSON is YAML
         "pretty_name": title(manifest),
         "task_categories": ["time-series-forecasting"],
         "tags": KEYWORDS,
@@ -266,7 +256,7 @@ def _front_matter(manifest: Manifest) -> str:
 
 
 def _size_line(manifest: Manifest) -> str:
-    """Returns the Hub's bin of the number of examples, here rows: n<1K, 1K<n<10K, …, n>1T."""
+    """Returns the Hub's size category of the number of rows: n<1K, 1K<n<10K, …, n>1T."""
     rows = num_rows(manifest)
     step = min(max(len(str(rows)) - 3, 0), len(_BOUNDS))
     low, high = ("", *_BOUNDS)[step], (*_BOUNDS, "")[step]
@@ -290,7 +280,7 @@ python -m beam_pipeline.verify DATASET                        # that every promi
 """
 
 
-# The numbers of each split: what they are, and whether the manifest has them.
+# The numbers of each split: label, whether the manifest has it, text.
 _NUMBERS: tuple[tuple[str, bool, Callable[[Split, SplitTotals], str]], ...] = (
     ("probes", True, lambda split, _: f"{split.num_probes:,}"),
     ("of these with several rows", False, lambda _, t: f"{t.probes_with_several_rows:,}"),
@@ -310,7 +300,7 @@ _NUMBERS: tuple[tuple[str, bool, Callable[[Split, SplitTotals], str]], ...] = (
 def _numbers(
     manifest: Manifest, totals: Mapping[str, SplitTotals], of_manifest: bool = False
 ) -> Iterator[tuple[str, ...]]:
-    """Yields the lines of the table of numbers, or only those that the manifest has."""
+    """Yields the lines of the table of numbers, or only those found in the manifest."""
     splits = splits_of(manifest).items()
     for name, is_of_manifest, text in _NUMBERS:
         if is_of_manifest or not of_manifest:
@@ -318,7 +308,7 @@ def _numbers(
 
 
 def claims(manifest: Manifest) -> dict[str, str]:
-    """Returns the lines of a card that repeat the manifest, by how each of them begins."""
+    """Returns the card's lines that repeat the manifest, by their beginnings."""
     rows = _numbers(manifest, {}, of_manifest=True)
     return {f"{_SIZE}:": _size_line(manifest)} | {f"| {row[0]} |": _line(row) for row in rows}
 
@@ -348,7 +338,7 @@ GENERATION_COLUMNS = (
 
 
 def generation_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
-    """Yields what each generation added, as text under GENERATION_COLUMNS."""
+    """Yields the contribution of each generation, as text under GENERATION_COLUMNS."""
     probes = records = 0
     for number, each in enumerate(manifest.generations, 1):
         counts = each.counts

@@ -20,7 +20,7 @@ _MAX_BYTES_PER_CHAR = 4
 
 
 class DeadLetter(NamedTuple):
-    """One row of the input; `row` counts the rows of its file, or lines of JSON, from 0."""
+    """An input row; `row` counts the rows of its file, or lines of JSON, from 0."""
 
     file: str
     row: int
@@ -29,13 +29,12 @@ class DeadLetter(NamedTuple):
 
 
 def excerpt(data: bytes) -> str:
-    """Returns the beginning of a record as text for a dead letter, invalid bytes as escapes."""
+    """Returns the beginning of a record as text, with invalid bytes escaped."""
     head = data[: MAX_VALUE_CHARS * _MAX_BYTES_PER_CHAR].decode("utf-8", "backslashreplace")
     return head[:MAX_VALUE_CHARS]
 
 
 def to_parquet(letters: Sequence[DeadLetter]) -> bytes:
-    """Returns a Parquet file of the letters."""
     sink = pa.BufferOutputStream()
     pq.write_table(to_table(letters), sink, compression="zstd")
     return sink.getvalue().to_pybytes()
@@ -48,5 +47,4 @@ def to_table(letters: Sequence[DeadLetter]) -> pa.Table:
 
 
 def count_by_reason(letters: Iterable[DeadLetter]) -> dict[str, int]:
-    """Returns the number of letters by reason."""
     return dict(Counter(letter.reason for letter in letters))

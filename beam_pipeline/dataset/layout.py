@@ -1,10 +1,8 @@
-"""The options that shape a dataset, and where its rows go: the split and the shard of each.
+"""The options that shape a dataset, and the split and shard of each row.
 
-The options are flags of the job that writes a dataset and lines of its manifest. A row's place
-follows from its probe's address, its number and the options alone. So the writer and
-`beam_pipeline.verify` agree on it, and no result depends on the runner.
-
-Imports nothing heavy, so that a command line is parsed before NumPy and Arrow are loaded.
+A row's place follows from its probe's address, its number and the options alone, so the writer and
+`beam_pipeline.verify` agree on it, and results do not depend on the runner. Heavy imports are
+avoided, so that command lines are parsed before NumPy and Arrow are loaded.
 """
 
 import hashlib
@@ -62,9 +60,9 @@ class DatasetOptions:
         return f".{self.output_format}"
 
 
-# Counted on sorted runs, 16 or 28 bytes a measurement: a record is up to twice that.
+# Counted on sorted runs, 16 or 28 bytes per measurement: a record is up to twice that.
 MAX_SHARD_RUN_BYTES = 256 << 20
-# src_id and row_index, big-endian, so that the order of bytes is the order of numbers.
+# src_id and row_index, big-endian, so that bytes sort as numbers.
 _ROW_KEY = struct.Struct(">qi")
 
 
@@ -92,12 +90,12 @@ def split_of(src_addr: str, train_ratio: float, split_seed: int) -> int:
 
 
 def row_key(src_id: int, row_index: int) -> bytes:
-    """Returns the key that decides a row's shard and its place there; keys sort as numbers do."""
+    """Returns the key that places a row in a shard; keys sort as numbers do."""
     return _ROW_KEY.pack(src_id, row_index)
 
 
 def shard_of(key: bytes, num_shards: int) -> int:
-    """Returns the shard of a key; the salt keeps it independent of other hashes of the key."""
+    """Returns the shard of a key; a salt keeps it independent of other hashes of the key."""
     digest = hashlib.blake2b(key, digest_size=8, person=b"shard").digest()
     return int.from_bytes(digest, "big") % num_shards
 

@@ -1,14 +1,10 @@
 """The manifest of a dataset, and its commit: `write_success`.
 
 A dataset is committed once `_SUCCESS` exists and has the checksum of `manifest.json`. Two runs over
-the same input differ only in the `generations` of their manifests, which have dates.
-
-A run that adds to a dataset writes the next generation, a whole dataset, to NEXT_FOLDER within it,
-and moves it out after its commit. While files are moved, `manifest.json` is new and `_SUCCESS` old:
-readers then use NEXT_FOLDER.
-
-Manifests are not trusted: types, ranges and paths are checked here for all readers. Unknown fields
-and options are ignored, since incompatible changes come with another format version.
+the same input differ only in their `generations`, which have dates. An appending run writes the
+next generation, a whole dataset, to NEXT_FOLDER, and moves it out after its commit; meanwhile
+readers use NEXT_FOLDER. Types, ranges and paths are validated here. Unknown fields and options are
+ignored, since incompatible changes change the format version.
 """
 
 import dataclasses
@@ -41,7 +37,7 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Time = Annotated[str, Meta(pattern=r"^([0-9T:.-]+Z)?$")]
 Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{8}$")]
 Sha256 = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]  # "" if an older version wrote the file
-# A file in a folder of the dataset, and never outside it.
+# A file in a folder of the dataset, never outside it.
 FilePath = Annotated[str, Meta(pattern=r"^[a-z_]+/[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=200)]
 
 
@@ -112,7 +108,6 @@ class Counts:
     duplicates_dropped: Count = 0
 
     def plus(self, other: "Counts") -> "Counts":
-        """Returns the sums of the counts."""
         names = [item.name for item in dataclasses.fields(self) if item.name != "dead_letters"]
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         letters = Counter(self.dead_letters) + Counter(other.dead_letters)

@@ -1,7 +1,7 @@
-"""The bytes of a probe row: one Arrow IPC stream with one row, its measurements inside as binary.
+"""The bytes of a probe row: an Arrow IPC stream of one row, with its measurements as binary.
 
-A record may also be a `tf_example` with the same columns, recognised by its first bytes. The first
-bytes of `measurements` identify one of two encodings:
+Alternatively, a record is a `tf_example` with the same columns, recognised by its first bytes. The
+first bytes of `measurements` identify one of two encodings:
 
   arrow    an Arrow IPC stream of MEASUREMENT_SCHEMA: lossless, 30 bytes per IPv4 measurement.
   compact  COMPACT_HEADER, then columns: uint32 [n] seconds since the header's first second,
@@ -11,7 +11,7 @@ bytes of `measurements` identify one of two encodings:
            0.049 % (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136
            years).
 """
-# pyarrow has no types.
+# pyarrow is untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false
@@ -59,20 +59,19 @@ MAX_FIRST_SECOND = 2**63 // _US_PER_SECOND - COMPACT_MAX_SPAN_SECONDS
 
 
 class RowKey(NamedTuple):
-    """Identifies a row: the rows of a probe count from 0 in time order."""
+    """Identifies a row; the rows of a probe are numbered from 0 in time order."""
 
     src_addr: str
     row_index: int
 
 
 def arrow_measurements_bytes(n: np.ndarray | int, text_bytes: np.ndarray | int) -> np.ndarray | int:
-    """Returns the size of n measurements in arrow encoding; their addresses take `text_bytes`."""
+    """Returns the size of n measurements in arrow encoding, with `text_bytes` of addresses."""
     buffers = padded(8 * n) + padded(4 * (n + 1)) + padded(text_bytes)
     return len(arrow_template().words) * 8 + buffers + padded(n) + padded(4 * n) + 8
 
 
 def compact_measurements_bytes(n: np.ndarray | int, num_ipv6: np.ndarray | int):
-    """Returns the size of n measurements in compact encoding."""
     mixed = (num_ipv6 > 0) & (num_ipv6 < n)
     bitmap = np.where(mixed, (np.asarray(n) + 7) // 8, 0)
     return COMPACT_HEADER.size + 10 * n + 12 * num_ipv6 + bitmap
@@ -86,10 +85,7 @@ class RowStart(NamedTuple):
 
 
 def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
-    """Returns how many measurements, from the first of a sorted run, fill the row of that key.
-
-    ProbelineError if not even one fits.
-    """
+    """Returns how many leading measurements fit into a row; ProbelineError if none."""
     # The minimum size of a measurement, so a row cannot contain later ones.
     smallest = 24 if row_format.encoding == "arrow" else 10
     max_row_bytes = row_format.max_row_bytes
@@ -120,9 +116,9 @@ def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
 
 
 def surely_fit(run: np.ndarray, bounds: np.ndarray, row_format: RowFormat) -> np.ndarray:
-    """Returns for each sorted run[bounds[i]:bounds[i + 1]] whether it surely fits into one row.
+    """Returns whether each sorted run[bounds[i]:bounds[i + 1]] surely fits into a row.
 
-    Only lengths and ends are used, so some of the others may fit too.
+    Uses only lengths and ends, so other runs may fit as well.
     """
     widest = 17 + (15 if run.dtype == NARROW else addresses.MAX_TEXT_BYTES)
     if row_format.encoding == "compact":
@@ -136,7 +132,7 @@ def surely_fit(run: np.ndarray, bounds: np.ndarray, row_format: RowFormat) -> np
 
 
 def content_bytes(run: np.ndarray, encoding: Encoding) -> int:
-    """Returns roughly the size of the measurements in a row, without framing and padding."""
+    """Returns the approximate size of measurements in a row, without framing and padding."""
     if encoding == "arrow":
         return 17 * len(run) + int(_text_lengths(run).sum(dtype=np.int64))
     return 10 * len(run) + 12 * int(np.count_nonzero(is_ipv6(run)))
@@ -150,7 +146,6 @@ def is_ipv6(run: np.ndarray) -> np.ndarray:
 
 
 def format_destinations(run: np.ndarray) -> pa.StringArray:
-    """Writes the destinations of a run as text."""
     if run.dtype == NARROW:
         return addresses.format_ipv4(run["dst_lo"])
     return addresses.format_any(run["dst_hi"], run["dst_lo"])
@@ -179,12 +174,10 @@ def to_batch(run: np.ndarray) -> pa.RecordBatch:
 
 @cache
 def arrow_template() -> Template:
-    """Returns the template of the arrow encoding."""
     return make_template(MEASUREMENT_SCHEMA, to_batch(np.zeros(54_321, NARROW)))
 
 
 def columns_of(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:
-    """Returns the columns of a row's record."""
     first, last = int(run["event_time"][0]), int(run["event_time"][-1])
     src_id, span = layout.src_id(key.src_addr), (last - first) / _US_PER_SECOND
     return RowColumns(src_id, measurements, len(run), span, first, last, *key)
@@ -196,14 +189,14 @@ class ProbeRow:
 
     Attributes:
       src_id: id of the probe, a hash of its address (63 bits).
-      measurements: their encoded bytes; `to_arrow` and `run` decode them.
-      n_measurements: their number.
+      measurements: the encoded bytes; `to_arrow` and `run` decode them.
+      n_measurements: number of measurements.
       time_span_seconds: from the first to the last; a float32 in a tf_example.
       first_timestamp_us: time of the first, µs since 1970 UTC.
       last_timestamp_us: time of the last, µs since 1970 UTC.
       src_addr: the probe's address, canonical text.
       row_index: number of the row within its probe, from 0 in time order.
-      num_bytes: the size of the record.
+      num_bytes: size of the record.
       record_encoding: arrow_ipc or tf_example.
 
     Example:
@@ -233,14 +226,14 @@ class ProbeRow:
     def run(self) -> np.ndarray:
         """The measurements as a structured array, a NARROW or WIDE sorted run.
 
-        Its fields are event_time (int64, µs since 1970 UTC; compact rows have whole seconds),
-        rtt (float32, ms), and the destination as integers.
+        Its fields are event_time (int64, µs since 1970 UTC; compact rows have whole seconds), rtt
+        (float32, ms), and the destination as integers.
         """
         decode = _decode_compact if self.encoding == "compact" else _decode_arrow
         return decode(self.measurements)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Returns the measurements in order of time, without a copy if they are arrow.
+        """Returns the measurements in time order; zero-copy in arrow encoding.
 
         Returns:
           MEASUREMENT_SCHEMA: event_time (timestamp[us], UTC), dst_addr (string), ip_version
@@ -278,7 +271,7 @@ def _decode_arrow(measurements: memoryview) -> np.ndarray:
 
 
 def _make_run(times: np.ndarray, hi: np.ndarray, lo: np.ndarray, rtt: np.ndarray) -> np.ndarray:
-    """Returns a run as narrow as possible of int64 µs, address halves and float32 ms, [n]."""
+    """Returns the narrowest run of int64 µs, address halves and float32 ms, [n] each."""
     narrow = not hi.any() and bool(np.all(lo >> np.uint64(32) == 0xFFFF))
     run = np.empty(len(times), NARROW if narrow else WIDE)
     run["event_time"], run["rtt"] = times, rtt

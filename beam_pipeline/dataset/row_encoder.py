@@ -1,8 +1,8 @@
-"""Probe rows become records, many at a time: kernels write each measurement once, where it stays.
+"""Encodes many probe rows at a time as records; kernels write each measurement once, in place.
 
-`row_codec` has the formats, and reads them.
+`row_codec` defines the formats and decodes them.
 """
-# pyarrow has no types, nor have kernels.
+# pyarrow and kernels are untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
@@ -44,7 +44,7 @@ def encode_compact(run: np.ndarray) -> bytes:
 
 
 def compact_sizes(run: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Returns the bytes of each run[bounds[i]:bounds[i + 1]] in compact encoding, int64."""
+    """Returns the compact size in bytes of each run[bounds[i]:bounds[i + 1]], int64."""
     num_ipv6 = np.zeros(len(bounds) - 1, np.int64)
     if run.dtype == WIDE:
         num_ipv6 = np.add.reduceat(is_ipv6(run), bounds[:-1], dtype=np.int64)
@@ -52,7 +52,7 @@ def compact_sizes(run: np.ndarray, bounds: np.ndarray) -> np.ndarray:
 
 
 def _fields(run: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Returns the columns of a run; there are no high halves if all addresses are IPv4."""
+    """Returns the columns of a run; without high halves if all addresses are IPv4."""
     hi = run["dst_hi"] if run.dtype == WIDE else np.zeros(0, np.uint64)
     return run["event_time"], hi, run["dst_lo"], run["rtt"]
 
@@ -63,7 +63,7 @@ def _views(words: np.ndarray) -> tuple[np.ndarray, ...]:
 
 @kernel
 def _write_compact(times, dst_hi, dst_lo, rtts, bounds, starts, out8, out16, out32, out64):
-    """Writes each run[bounds[i]:bounds[i + 1]] from byte starts[i] on, a multiple of 8."""
+    """Writes each run[bounds[i]:bounds[i + 1]] from byte starts[i], a multiple of 8."""
     for row in range(len(starts)):
         start, end = bounds[row], bounds[row + 1]
         n = end - start
@@ -137,7 +137,7 @@ def _write_arrow(
     times, _hi, _lo, rtts, ipv6, bounds, offsets, text, starts, template, buffers_at,
     body_bytes_at, counts_at, out64, out8, out32, out_floats,
 ):  # fmt: skip
-    """Writes each run[bounds[i]:bounds[i + 1]] from byte starts[i] on, a multiple of 8."""
+    """Writes each run[bounds[i]:bounds[i + 1]] from byte starts[i], a multiple of 8."""
     for row in range(len(starts)):
         start, end = bounds[row], bounds[row + 1]
         n = end - start
@@ -161,7 +161,7 @@ def _write_arrow(
         for i in range(n + 1):
             out32[2 * at + i] = offsets[start + i] - first_text
         at += (4 * (n + 1) + 7) // 8
-        # Through views of their own, so that the compiler copies many bytes at a time.
+        # Separate views let the compiler copy many bytes at a time.
         own_text, copy = text[first_text:], out8[8 * at :]
         for i in range(num_text):
             copy[i] = own_text[i]
@@ -176,7 +176,7 @@ def _write_arrow(
 
 
 class RowKeys(NamedTuple):
-    """Identifies r rows, as columns."""
+    """The keys of r rows, as columns."""
 
     src_ids: np.ndarray  # int64 [r]
     src_addrs: pa.StringArray  # [r]
@@ -184,7 +184,6 @@ class RowKeys(NamedTuple):
 
     @classmethod
     def of(cls, keys: Sequence[RowKey]) -> Self:
-        """Returns the keys of rows as columns."""
         src_addrs, row_indexes = zip(*keys, strict=True)
         src_ids = np.array([layout.src_id(src_addr) for src_addr in src_addrs])
         return cls(src_ids, pa.array(src_addrs, pa.string()), np.array(row_indexes))
@@ -193,13 +192,7 @@ class RowKeys(NamedTuple):
 def encode_rows(
     run: np.ndarray, bounds: np.ndarray, keys: RowKeys, row_format: RowFormat
 ) -> list[bytes]:
-    """Returns the records of rows that lie side by side, each of at least one measurement.
-
-    Args:
-      run: NARROW or WIDE [n], each row a sorted run.
-      bounds: int64 [r + 1]; row i is run[bounds[i]:bounds[i + 1]].
-      keys: of the rows, [r].
-    """
+    """Returns the records of rows run[bounds[i]:bounds[i + 1]], sorted runs that are not empty."""
     is_arrow = row_format.encoding == "arrow"
     if row_format.record_encoding == "tf_example":
         encode = encode_arrow if is_arrow else encode_compact

@@ -1,8 +1,8 @@
 """The row index: `rows.parquet` of a split, one line per row in the order of shard and position.
 
-Exact counts follow from it without reading a row, an epoch is planned from it, and every record
-is compared with its line when it is read. As arrays it takes about 90 bytes of memory per row;
-`read_lines` yields some columns of some lines at a time.
+It gives exact counts without reading rows, epochs are planned from it, and every record read is
+compared with its line. As arrays it takes about 90 bytes of memory per row; `read_lines` yields
+some columns in parts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,7 +67,6 @@ class IndexedRows:
         return int(self.shard[row]), int(self.position[row])
 
     def of_shard(self, shard: int) -> slice:
-        """Returns the lines of a shard."""
         return slice(*np.searchsorted(self.shard, [shard, shard + 1]).tolist())
 
 
@@ -81,7 +80,7 @@ class RowIndex(IndexedRows):
 
     @classmethod
     def of(cls, table: pa.Table) -> Self:
-        """Returns a row index as arrays; its lines are those of `read_index`."""
+        """Converts a table from `read_index` to arrays."""
         return cls(
             **{name: numbers(table, name) for name in _INTEGERS},
             first_us=numbers(table, "first_timestamp"),
@@ -91,17 +90,14 @@ class RowIndex(IndexedRows):
 
 
 def numbers(table: pa.Table, name: str) -> np.ndarray:
-    """Returns a column without nulls, not copied; times as int64.
-
-    Arrow's own conversion imports pandas where it is installed.
-    """
+    """Returns a column without nulls, uncopied (Arrow's own conversion may import pandas)."""
     column = table.column(name).combine_chunks()
     dtype, (_, data) = np.dtype(f"i{column.type.bit_width // 8}"), column.buffers()
     return np.frombuffer(data or b"", dtype)[column.offset : column.offset + len(column)]
 
 
 def read_index(path: str, split: Split) -> pa.Table:
-    """Reads the row index of a split; ProbelineError if it is not the one of the manifest."""
+    """Reads the row index of a split; ProbelineError if it does not match the manifest."""
     check_regular([path])
     data = read_file(path)
     _check_checksum(path, split, "missing" if data is None else checksum_text(crc32c(data)))
@@ -115,18 +111,18 @@ def read_index(path: str, split: Split) -> pa.Table:
 
 
 def read_lines(path: str, split: Split, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yields some columns of a row index, _MAX_LINES lines or fewer at a time; as `read_index`."""
+    """Yields some columns of a row index, up to _MAX_LINES lines at a time; as `read_index`."""
     check_regular([path])
     if file_infos([path])[path] is None:
         _check_checksum(path, split, "missing")
-    with local_copy(path) as copy:  # an object is read once, in few requests
+    with local_copy(path) as copy:  # one download in few requests
         _check_checksum(path, split, checksum_text(size_and_checksum(copy)[1]))
         begin = 0
         try:
             with pq.ParquetFile(copy) as file:
                 _check_schema(file.schema_arrow)
                 _check_number(file.metadata.num_rows, split)
-                # Arrow's threads would take as much CPU and hold several row groups.
+                # Arrow's threads would hold several row groups and save no CPU time.
                 for batch in file.iter_batches(_MAX_LINES, columns=columns, use_threads=False):
                     lines = pa.Table.from_batches([batch])
                     _check_lines(lines, begin, split)
@@ -158,10 +154,7 @@ def _check_number(num_lines: int, split: Split) -> None:
 
 
 def _check_lines(table: pa.Table, begin: int, split: Split) -> None:
-    """Raises ValueError if lines from `begin` on have values that no record of the split can have.
-
-    Values within these limits are checked by `verify`.
-    """
+    """Raises ValueError if lines from `begin` have values impossible in any record of the split."""
     if nulls := [name for name in table.column_names if table.column(name).null_count]:
         raise ValueError(f"it has nulls in {', '.join(nulls)}")
     columns = {name: numbers(table, name) for name in table.column_names if name != "src_addr"}
@@ -193,13 +186,13 @@ def _check_lines(table: pa.Table, begin: int, split: Split) -> None:
 
 
 def index_batches(folder: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields some columns of the row index of a split, without checking its checksum."""
+    """Yields some columns of a split's row index without checking its checksum."""
     with open_parquet(f"{folder}/{split}/{INDEX_NAME}") as file:
         yield from file.iter_batches(columns=list(columns))
 
 
 def parse_index(data: bytes) -> pa.Table:
-    """Reads the bytes of a rows.parquet; ValueError unless they are Parquet of INDEX_SCHEMA."""
+    """Parses a rows.parquet; ValueError unless it is Parquet of INDEX_SCHEMA."""
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read()
     except (OSError, pa.ArrowException) as error:

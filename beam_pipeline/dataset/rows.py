@@ -1,13 +1,10 @@
-"""A finished dataset: opened, and its rows by number, from ArrayRecord or TFRecord shards.
+"""A finished dataset, and its rows by number, from ArrayRecord or TFRecord shards.
 
-  dataset = open_dataset("rows")
-  dataset.rows("train")[0].to_arrow()
-
-Every record is compared with its line in the row index, so a shard that was swapped or damaged
-after the manifest was written is never used. A record of a TFRecord shard is found by the sizes of
-the records before it. ArrayRecord reads its shards itself, also on `gs://`.
+Every record is compared with its line in the row index, so a shard swapped or damaged after the
+manifest was written is never used. TFRecords are found by the sizes of the records before them.
+ArrayRecord reads its shards itself, also on `gs://`.
 """
-# pyarrow and ArrayRecord have no types.
+# pyarrow and ArrayRecord are untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false
@@ -80,7 +77,7 @@ class Dataset:
 
         Raises:
           UsageError: the split is not "train" or "test".
-          ProbelineError: the file is missing or is not that of the manifest.
+          ProbelineError: the file is missing or does not match the manifest.
 
         Example:
 
@@ -93,7 +90,7 @@ class Dataset:
         return read_lines(self._index_path(split), self.manifest.splits[split], columns)
 
     def rows(self, split: str) -> "Rows":
-        """Returns the rows of a split by number; errors as `index`.
+        """Returns the rows of a split, accessed by number; errors as `index`.
 
         Example:
 
@@ -102,7 +99,7 @@ class Dataset:
         return Rows(self, split)
 
     def file(self, relative_path: str) -> str:
-        """Returns the full path of a file of the dataset."""
+        """Returns the full path of a file in the dataset."""
         return f"{self.path}/{relative_path}"
 
     def _index_path(self, split: str) -> str:
@@ -112,7 +109,7 @@ class Dataset:
 
 
 def dataset_folder(path: str) -> str:
-    """Returns the dataset folder of a path to it, to a split or a shard, or of a glob of shards."""
+    """Returns the dataset folder, given its path or that of a split, shard or glob of shards."""
     folder = path.rstrip("/")
     suffixes = (".arrayrecord", ".tfrecord")
     while any(char in folder for char in "*?[") or folder.endswith(suffixes):
@@ -152,7 +149,7 @@ def open_dataset(path: str) -> Dataset:
         following = f"{folder}/{NEXT_FOLDER}"
         if read_file(f"{following}/{SUCCESS_NAME}") is not None:
             folder = following
-        data = committed_manifest(folder)  # else it may just have been moved
+        data = committed_manifest(folder)  # retried: it may just have been moved
     try:
         version = msgspec.json.decode(data, type=dict[str, Any])["format_version"]
         if version == FORMAT_VERSION:
@@ -169,15 +166,15 @@ def open_dataset(path: str) -> Dataset:
 
 
 class Rows(Sequence[ProbeRow]):
-    """The rows of a split, in the order of its row index; row i is line i of `rows.parquet`.
+    """The rows of a split, in row-index order; row i is line i of `rows.parquet`.
 
-    A row is read and decoded when it is accessed. Instances can be shared by threads and pickled.
+    Rows are read and decoded on access. Instances are thread-safe and picklable.
 
     Attributes:
       lines: the columns of the row index, NumPy arrays [rows]; times are int64 µs since 1970 UTC.
 
     Raises:
-      ProbelineError: the row index is missing or is not that of the manifest, or an accessed row is
+      ProbelineError: the row index is missing or does not match the manifest, or an accessed row is
         damaged.
 
     Example:
@@ -210,7 +207,7 @@ class Rows(Sequence[ProbeRow]):
 
 
 class BadRowError(ProbelineError):
-    """A damaged record; the message names its shard and its position there.
+    """A damaged record; the message names its shard and position.
 
     Example:
 
@@ -249,18 +246,17 @@ class Lines(Protocol):
 
 
 class RowReader[Rows: Lines]:
-    """Reads the rows of a split by number; can be shared by threads and pickled.
+    """Reads the rows of a split by number; thread-safe and picklable.
 
-    Args:
-      rows: the lines of the rows to read; for TFRecord all lines of their shards.
-      cure: the cure in the message of a BadRowError.
+    `rows` are the lines of the rows to read, for TFRecord all lines of their shards; `cure` is for
+    the message of a BadRowError.
     """
 
     def __init__(self, dataset: Dataset, split: str, rows: Rows, cure: str):
         self.rows = rows
         self._dataset = dataset
         self._shards = dataset.manifest.splits[split].shards
-        self._copies: dict[int, str] = {}  # local ones, by the shard's number
+        self._copies: dict[int, str] = {}  # by shard number
         self._cure = cure
         self._local = threading.local()
 
@@ -280,7 +276,7 @@ class RowReader[Rows: Lines]:
             raise self.bad_row(row, one_line(error)) from error
 
     def decode(self, row: int) -> ProbeRow:
-        """Returns a row with decoded measurements; BadRowError if it differs from its line."""
+        """Returns a decoded row; BadRowError if it differs from its line."""
         record = self.read(row)
         try:
             decoded = decode_record(record)
@@ -291,7 +287,7 @@ class RowReader[Rows: Lines]:
         return decoded
 
     def check(self, row: int, src_id: int, row_index: int, n_measurements: int) -> None:
-        """Raises BadRowError if the columns of a record differ from the line of `row`."""
+        """Raises BadRowError if a record's columns differ from the line of `row`."""
         found, rows = (src_id, row_index, n_measurements), self.rows
         said = int(rows.src_id[row]), int(rows.row_index[row]), int(rows.n_measurements[row])
         if found != said:
@@ -299,26 +295,23 @@ class RowReader[Rows: Lines]:
             raise self.bad_row(row, f"its {names} is {found}, rows.parquet says {said}")
 
     def bad_row(self, row: int, reason: str) -> BadRowError:
-        """Returns the error for a damaged row."""
         shard, position = self.rows.place(row)
         path = self._dataset.file(self._shards[shard].path)
         return BadRowError(f"{path} record {position}: {reason}; {self._cure}")
 
     def map_shard(self, number: int) -> mmap.mmap:
-        """Returns the bytes of a local ArrayRecord shard; raises READ_ERRORS."""
         shard = self._open(number)
         assert isinstance(shard, _ArrayRecordShard)
         return shard.mapped
 
     def is_copied(self, number: int) -> bool:
-        """Returns whether a shard is read from a local copy."""
         return number in self._copies
 
     @contextlib.contextmanager
     def on_disk(self, number: int, folder: str) -> Generator[str]:
-        """Yields the local path of an ArrayRecord shard, for `gs://` of a copy in `folder`.
+        """Yields a local path of an ArrayRecord shard; on `gs://`, a copy in `folder`.
 
-        Until the block ends, this thread reads the rows of the shard from there.
+        During the block, this thread reads the shard's rows from the copy.
         """
         path = self._dataset.file(self._shards[number].path)
         if is_local(path):
@@ -336,7 +329,7 @@ class RowReader[Rows: Lines]:
                 os.remove(copy)
 
     def _opened(self) -> "collections.OrderedDict[int, _OpenShard]":
-        """Returns the open shards of this thread, the most recently used one last."""
+        """Returns this thread's open shards, most recently used last."""
         if not hasattr(self._local, "shards"):
             self._local.shards = collections.OrderedDict()
         return self._local.shards
@@ -367,7 +360,6 @@ class _ArrayRecordShard:
 
     @cached_property
     def mapped(self) -> mmap.mmap:
-        """The bytes of a local file, mapped into memory."""
         with open(self._path, "rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -384,7 +376,7 @@ class _ArrayRecordShard:
         return reader
 
     def read(self, position: int) -> bytes:
-        # read([position]) makes another copy and looks up the place of every record.
+        # read([position]) copies once more and looks up every record.
         self._reader.seek(position)
         return self._reader.read()
 
@@ -411,10 +403,9 @@ class _TFRecordShard:
 
 
 def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a shard, or the error of a damaged one, with one in memory.
+    """Yields each record of a shard, or its DamagedRecordError.
 
-    Raises:
-      DamagedRecordError, OSError: the file, or the rest of it, cannot be read.
+    Raises DamagedRecordError or OSError if the file, or the rest of it, is unreadable.
     """
     if output_format == "tfrecord":
         yield from read_tfrecord(path)

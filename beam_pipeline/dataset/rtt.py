@@ -1,4 +1,4 @@
-"""RTT in two bytes, in compact rows and in the tokens of training.
+"""The two-byte RTT encoding of compact rows and training tokens.
 
 The high 5 bits are an exponent, the low 11 a mantissa: the RTT is mantissa << exponent, in µs. The
 error is at most 0.5 µs below 2.048 ms and 2**-11 = 0.049 % above.
@@ -13,12 +13,12 @@ from beam_pipeline.kernels import kernel
 
 FAILED_RTT = 0xFFFF
 _MAX_RTT = 0xFFFE
-MAX_RTT_MS = 2046.5 * 2**31 / 1000  # 50 days; a longer one would differ from its code by more
+MAX_RTT_MS = 2046.5 * 2**31 / 1000  # 50 days; beyond it the error bound does not hold
 
 
 @njit(inline="always")
 def rtt_code(rtt_ms):
-    """Encodes one RTT, float32 or float64 milliseconds, for use in kernels; see `encode_rtt`."""
+    """Encodes one RTT, float32 or float64 ms, for use in kernels; see `encode_rtt`."""
     if rtt_ms < 0:
         return FAILED_RTT
     us = np.float64(rtt_ms) * 1000
@@ -39,10 +39,9 @@ def _encode_all(rtt_ms, codes):
 
 
 def encode_rtt(rtt_ms: np.ndarray) -> np.ndarray:
-    """Encodes float [n] milliseconds as uint16 [n]: 5 bits exponent, 11 bits mantissa of µs.
+    """Encodes float [n] milliseconds as the nearest codes, uint16 [n].
 
-    Each RTT becomes the nearest value. A negative one (a failed ping) becomes FAILED_RTT, one that
-    is too large (50 days) the largest value.
+    Negative RTTs (failed pings) become FAILED_RTT, those over 50 days the largest code.
     """
     values = np.ascontiguousarray(rtt_ms)
     if values.dtype != np.float32:

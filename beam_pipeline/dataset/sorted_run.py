@@ -1,9 +1,8 @@
 """Sorted runs: measurements of one probe as packed records, in the order of a probe row.
 
-A run is a numpy array of NARROW (16 bytes, all destinations IPv4) or WIDE (28 bytes) records.
-The order is (event_time, destination as a 128-bit number, rtt). It is total: equal neighbours are
-equal bytes, and no result depends on the order of arrival. Since records lie side by side, a piece
-of a run is a range of bytes, and runs are cut, joined and stored without decoding.
+A run is a numpy array of NARROW (16 bytes, all destinations IPv4) or WIDE (28 bytes) records. The
+order is (event_time, destination as a 128-bit number, rtt). Ties are equal bytes, so results do not
+depend on the order of arrival. Runs are cut, joined and stored as contiguous bytes.
 """
 
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ def _insertion_sort(records, start, end):
 
 @kernel
 def _radix_sort(records, start, end, scratch, earliest, span):
-    """Sorts stably by event_time, least significant digit first, 8 bits of `span` a pass."""
+    """Sorts stably by event_time, least significant digit first, 8 bits of `span` per pass."""
     counts = np.zeros(256, np.int64)
     in_scratch = False
     shift = 0
@@ -88,10 +87,7 @@ def _sort_groups_by_time(records, bounds, scratch):
 
 @kernel
 def _order_short_ties(records, bounds, dst_hi, dst_lo, rtt):
-    """Orders records of equal time in each group by the other columns, which are views of them.
-
-    Returns the number of ties that are too long to be ordered so.
-    """
+    """Orders short ties in each group by the other columns; returns the number of long ties."""
     num_long = 0
     for group in range(len(bounds) - 1):
         start, end = bounds[group], bounds[group + 1]
@@ -121,12 +117,7 @@ def _order_short_ties(records, bounds, dst_hi, dst_lo, rtt):
 
 
 def sort_groups(records: np.ndarray, bounds: np.ndarray) -> None:
-    """Sorts every group of a NARROW or WIDE array in place.
-
-    Args:
-      records: [n] measurements, group after group.
-      bounds: int64 [num_groups + 1]; group g is records[bounds[g]:bounds[g + 1]].
-    """
+    """Sorts each group records[bounds[g]:bounds[g + 1]] of a NARROW or WIDE array in place."""
     largest = int(np.diff(bounds).max(initial=0))
     scratch = np.empty(largest if largest > _INSERTION_SORT_UP_TO else 0, records.dtype)
     if not _sort_groups_by_time(records, bounds, scratch):
@@ -150,14 +141,14 @@ def _break_ties(records: np.ndarray, bounds: np.ndarray) -> None:
     run_number = np.cumsum(np.concatenate([[True], ~equal]))[rows]
     some = records[rows]
     halves = [some["dst_hi"]] if "dst_hi" in (some.dtype.names or ()) else []
-    # The least significant key comes first.
+    # lexsort takes the least significant key first.
     order = np.lexsort([some["rtt"], some["dst_lo"], *halves, run_number])
     records[rows] = some[order]
 
 
 @kernel
 def _move_distinct_up(words, bounds, distinct_bounds):
-    """Moves the records of each group that differ from the one before to the front, in order."""
+    """Moves the records that differ from the one before to the front of `words`, in order."""
     to = 0
     for group in range(len(bounds) - 1):
         distinct_bounds[group] = to
@@ -172,7 +163,7 @@ def _move_distinct_up(words, bounds, distinct_bounds):
 
 
 def distinct(records: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns sorted groups, and their bounds, without duplicates; overwrites `records`."""
+    """Returns sorted groups and their bounds without duplicates; overwrites `records`."""
     distinct_bounds = np.empty_like(bounds)
     words = records.view(np.uint32).reshape(len(records), records.itemsize // 4)
     _move_distinct_up(words, bounds, distinct_bounds)
@@ -180,7 +171,7 @@ def distinct(records: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def widen(run: np.ndarray) -> np.ndarray:
-    """Returns a run as WIDE records: IPv4 destinations become ::ffff:a.b.c.d."""
+    """Returns a run as WIDE records; IPv4 destinations become ::ffff:a.b.c.d."""
     if run.dtype == WIDE:
         return run
     wide = np.zeros(len(run), WIDE)
@@ -190,19 +181,16 @@ def widen(run: np.ndarray) -> np.ndarray:
 
 
 def join(runs: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenates runs of one probe, widened if any of them is wide."""
+    """Concatenates runs of one probe, widened if any of them is WIDE."""
     if any(run.dtype != runs[0].dtype for run in runs):
         runs = [widen(run) for run in runs]
-    # As plain bytes: numpy compares record types slowly.
+    # As bytes: numpy compares record types slowly.
     joined = np.concatenate([np.ascontiguousarray(run).view(np.uint8) for run in runs])
     return joined.view(runs[0].dtype)
 
 
 def merge(runs: Sequence[np.ndarray]) -> np.ndarray:
-    """Merges sorted runs in memory; sorts only where they overlap.
-
-    Usually each input file covers one period: joined in time order, the runs are sorted.
-    """
+    """Merges sorted runs in memory; sorts only where they overlap, such as between input files."""
     runs = sorted(runs, key=lambda run: int(run["event_time"][0]))
     merged = join(runs)
     borders = np.cumsum([len(run) for run in runs])[:-1]
@@ -210,7 +198,7 @@ def merge(runs: Sequence[np.ndarray]) -> np.ndarray:
         times = merged["event_time"]
         latest = np.maximum.accumulate(times)[:-1]
         earliest = np.minimum.accumulate(times[:0:-1])[::-1]
-        # Whatever is before a cut has an earlier time than all behind it.
+        # All times before a cut are earlier than those after it.
         cuts = np.concatenate([[0], np.flatnonzero(latest < earliest) + 1, [len(merged)]])
         starts = cuts[np.searchsorted(cuts, borders, "right") - 1]
         ends = cuts[np.searchsorted(cuts, borders, "left")]

@@ -8,8 +8,8 @@ probe row are lists of one value:
   float_list   time_span_seconds, a float32: the exact span is last_timestamp - first_timestamp
   int64_list   src_id, n_measurements, row_index; first_timestamp, last_timestamp in µs
 
-On the wire an Example is a list of entries (name, feature), and a feature is one of three lists.
-All of these are delimited: a tag, a length, the bytes.
+On the wire an Example is a list of entries (name, feature), and a feature is one of three lists,
+all delimited: tag, length, bytes.
 """
 
 import functools
@@ -21,7 +21,7 @@ import numpy as np
 
 from beam_pipeline.dataset.arrow_record import RowColumns
 
-_DELIMITED = 2  # the wire type of fields with a length
+_DELIMITED = 2  # wire type of fields with a length
 _ONE, _TWO = 1 << 3 | _DELIMITED, 2 << 3 | _DELIMITED  # tags of fields 1 and 2, delimited
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3  # fields of Feature
 _FLOAT = struct.Struct("<f")
@@ -42,7 +42,7 @@ _LISTS = {
 
 
 def encode_example(row: RowColumns) -> bytes:
-    """Returns a row as an Example; the same row gives the same bytes."""
+    """Returns a row as an Example, deterministically."""
     return b"".join(_parts(row, row.measurements))
 
 
@@ -62,7 +62,7 @@ def _parts(row: RowColumns, measurements: Any) -> list[Any]:
 
 
 class Feature(NamedTuple):
-    """A feature of any Example: `kind` is BYTES_LIST, FLOAT_LIST or INT64_LIST."""
+    """A feature of any Example; `kind` is BYTES_LIST, FLOAT_LIST or INT64_LIST."""
 
     name: str
     kind: int
@@ -70,19 +70,19 @@ class Feature(NamedTuple):
 
 
 def encode_features(features: Iterable[Feature]) -> bytes:
-    """Returns an Example with features sorted by name; OverflowError for a number out of range."""
+    """Returns an Example with sorted features; OverflowError for a number out of range."""
     in_order = sorted(features, key=lambda feature: feature.name)
     return join_entries([entry_encoder(name, kind)(values) for name, kind, values in in_order])
 
 
 def join_entries(entries: Iterable[bytes]) -> bytes:
-    """Returns an Example of features that `entry_encoder` has encoded, in the order of names."""
+    """Returns an Example of features encoded by `entry_encoder`, in the order of names."""
     return b"".join(_delimited(_ONE, [b"".join(entries)]))
 
 
 @functools.cache
 def entry_encoder(name: str, kind: int) -> Callable[[Sequence[Any] | np.ndarray], bytes]:
-    """Returns an encoder of the values of a feature, with its name encoded once."""
+    """Returns an encoder of a feature's values, with its name encoded once."""
     named, tag = b"".join(_delimited(_ONE, [name.encode()])), bytes([kind << 3 | _DELIMITED])
 
     def encode(values: Sequence[Any] | np.ndarray) -> bytes:
@@ -97,13 +97,13 @@ def entry_encoder(name: str, kind: int) -> Callable[[Sequence[Any] | np.ndarray]
 
 
 def _entry(name: str, kind: int, values: list[Any]) -> list[Any]:
-    """Returns a feature as parts, none of which is copied."""
+    """Returns a feature as uncopied parts."""
     feature = _delimited(kind << 3 | _DELIMITED, values)
     return _delimited(_ONE, _delimited(_ONE, [name.encode()]) + _delimited(_TWO, feature))
 
 
 def _list_of(kind: int, values: Sequence[Any] | np.ndarray) -> list[Any]:
-    """Returns the content of a list; numbers are packed, and an empty list has no field."""
+    """Returns the content of a list; numbers are packed, and empty lists have no field."""
     if kind == BYTES_LIST:
         return [part for value in values for part in _delimited(_ONE, [value])]
     if not len(values):
@@ -116,7 +116,7 @@ def _list_of(kind: int, values: Sequence[Any] | np.ndarray) -> list[Any]:
 
 
 def _varints(numbers: np.ndarray) -> bytes:
-    """Returns int64 numbers as varints, one after another."""
+    """Returns int64 numbers as consecutive varints."""
     bits = numbers.view(np.uint64)[:, None]
     digits = bits >> np.arange(0, 70, 7, dtype=np.uint64)
     is_used = digits != 0
@@ -158,7 +158,7 @@ def _encode_value(value: Any) -> Any:
 
 
 def decode_example(record: bytes) -> RowColumns:
-    """Reads an Example, its features in any order; ValueError if they are not those of a row."""
+    """Decodes an Example, features in any order; ValueError if they are not a row's."""
     features = _only(memoryview(record), 1)
     found = {}
     for field, entry in _fields(features):
@@ -207,7 +207,7 @@ def _only(message: memoryview, wanted: int) -> memoryview:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yields the number and the bytes of each field; in the Example of a row all are delimited."""
+    """Yields the number and bytes of each field; all fields of a row's Example are delimited."""
     at = 0
     while at < len(message):
         tag, at = _read_varint(message, at)

@@ -1,9 +1,9 @@
-"""TFRecord files without TensorFlow: records in order, each with its length and checksums.
+"""TFRecord files without TensorFlow: records with their length and checksums.
 
   uint64 length | uint32 masked CRC-32C of it | record | uint32 masked CRC-32C of the record
 
-All numbers are little-endian. A file has no header or footer and is not compressed. Beam's codec
-copies each record three times, trusts its length, and stops at the first damaged one.
+Numbers are little-endian. A file has no header or footer and is not compressed. Beam's codec copies
+each record three times, trusts its length, and stops at the first damaged one.
 """
 
 import struct
@@ -32,7 +32,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 class TFRecordWriter:
-    """Writes records to a new local file, as ArrayRecordWriter does."""
+    """Writes records to a new local file, with ArrayRecordWriter's interface."""
 
     def __init__(self, path: str):
         self._path = path
@@ -60,9 +60,9 @@ def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
 def read_records(
     file: BinaryIO, max_record_bytes: int | None = None
 ) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a stream, or the error of a damaged one or one over the limit.
+    """Yields each record of a stream, or the error of a damaged or oversized one.
 
-    Memory is twice the size of a record. DamagedRecordError if the rest cannot be read, because the
+    Memory is twice the size of a record. DamagedRecordError if the rest is unreadable, because the
     file ends within a record or a length is damaged.
     """
     number = 0
@@ -87,7 +87,7 @@ def read_records(
 
 
 def begins_tfrecord(head: bytes) -> bool:
-    """Returns whether a file begins with the length of a record and its checksum."""
+    """Returns whether a file begins with a valid record length and checksum."""
     length, checksum = head[: _LENGTH.size], head[_LENGTH.size : HEAD_BYTES]
     return len(head) >= HEAD_BYTES and _CHECKSUM.pack(masked_crc32c(length)) == checksum
 
@@ -103,7 +103,7 @@ def _length_of(head: bytes, number: int) -> int:
 
 
 def _read(file: BinaryIO, num_bytes: int) -> bytes:
-    """Returns that many bytes, fewer at the end of the file, read in blocks of _READ_BYTES."""
+    """Reads up to `num_bytes` bytes, fewer at the end of the file, in blocks of _READ_BYTES."""
     blocks = []
     while num_bytes and (block := file.read(min(num_bytes, _READ_BYTES))):
         blocks.append(block)
@@ -112,7 +112,7 @@ def _read(file: BinaryIO, num_bytes: int) -> bytes:
 
 
 def _pass_over(file: BinaryIO, num_bytes: int) -> int:
-    """Reads that many bytes, fewer at the end of the file, and returns how many there were."""
+    """Skips up to `num_bytes` bytes by reading, and returns how many there were."""
     left = num_bytes
     while left and (block := file.read(min(left, _READ_BYTES))):
         left -= len(block)

@@ -1,7 +1,7 @@
-"""What readers of documents yield: the texts of some records as one UTF-8 buffer.
+"""Batches of documents: the texts of some records as one UTF-8 buffer.
 
-A reader of any format yields `DocumentBatch`es of a few MiB. Scans go over the bytes; a text
-becomes a Python string again only where something is found in it.
+Readers of all formats yield `DocumentBatch`es of a few MiB. Scans work on the bytes; a text becomes
+a Python string only where a scan finds something.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ REASONS = (
 
 
 class DocumentBatch(NamedTuple):
-    """Some consecutive records: k with a text, some without one, and some that are dead letters.
+    """Consecutive records: k with a text, some without one, and some that are dead letters.
 
     Rows count from the beginning of the file or, in a work unit whose `first_row` is unknown, from
     the beginning of the work unit. A lone surrogate has three bytes, as `surrogatepass` writes it.
@@ -30,7 +30,7 @@ class DocumentBatch(NamedTuple):
 
     num_rows: int  # records of all three kinds
     rows: np.ndarray  # int64 [k]
-    utf8: np.ndarray  # uint8, the texts one after another; read-only
+    utf8: np.ndarray  # uint8, the texts, concatenated; read-only
     bounds: np.ndarray  # int64 [k + 1], where each text begins in utf8, and the end
     ids: list[str | None]  # k
     num_without_text: int  # records whose text is null or missing
@@ -47,7 +47,7 @@ def encode(text: str) -> bytes:
 
 
 def decode(data: bytes) -> str:
-    """Returns the text that `encode` encoded."""
+    """Inverts `encode`."""
     return data.decode("utf-8", "surrogatepass")
 
 

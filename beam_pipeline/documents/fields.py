@@ -1,8 +1,8 @@
-"""The fields of a record: which are read, nested ones, and the id of a record.
+"""The fields of a record: which are read, nested ones, and the record's id.
 
-A nested field has a name such as `doc.question`. If the record has a field of exactly that name, it
-is that field. Otherwise the parts between dots lead from object to object; a number is a position
-in a list, and any other part continues in each element of a list.
+A nested field has a name such as `doc.question`. If the record has a field of exactly that name,
+that field is read. Otherwise the parts between dots lead from object to object; a number is a
+position in a list, and any other part applies to each element of a list.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-# Files of documents, by name. Here, since it is needed without the readers.
+# The names of document files. Defined here, since it is needed without the readers.
 DOCUMENT_NAME = re.compile(r"\.(?:jsonl?(?:\.(?:gz|zst))?|parquet)\Z")
 _DIGEST_BYTES = 8
 _packed = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -24,13 +24,13 @@ class Fields(NamedTuple):
 
     text: str = "text"
     id: str = "id"
-    # A record without an id has the hash of all its fields (`record_hash`): all are read.
+    # A record without an id gets the hash of all its fields (`record_hash`), so all are read.
     hash_ids: bool = False
     nested: bool = False  # the text is that of `text_at`
 
 
 def values_at(record: dict[str, Any], name: str) -> Iterator[Any]:
-    """Yields the values of a field in order, without nulls, the elements of lists one by one."""
+    """Yields the values of a field in order, without nulls, and lists element by element."""
     return _values(record, [name] if name in record else name.split("."))
 
 
@@ -49,11 +49,7 @@ def _values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
 
 
 def text_at(record: dict[str, Any], name: str) -> str | None:
-    """Returns the texts of a field, one per line, numbers as text; None without any.
-
-    Raises:
-      TypeError: a value is neither a string nor a number.
-    """
+    """Returns a field's texts, one per line, numbers as text; TypeError for any other value."""
     texts = []
     for value in values_at(record, name):
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):

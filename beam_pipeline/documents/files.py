@@ -1,11 +1,11 @@
-"""Input files of records, and the work units that they are cut into.
+"""Input files of records, and the work units cut from them.
 
   pattern → match_documents → InputFile, format and compression by its name
   FileVersion → inspect → InputFile, format and compression by its first bytes
   InputFile → cut_into_work_units → WorkUnit: row groups, a range of lines, or a whole file
 
-Work units depend only on the files. Rows count from 0 in their file. A work unit that begins within
-a file of lines counts from its own first line, since the lines before it have not been counted.
+Work units depend only on the files. Rows count from 0 in their file or, in a work unit that begins
+within a file of lines, from its first line, since the lines before it have not been counted.
 """
 
 import hashlib
@@ -41,26 +41,24 @@ class InputFile(NamedTuple):
     """A file of records as found."""
 
     file: FileVersion
-    format: Format = "auto"  # auto: its `problem` is that no format fits
+    format: Format = "auto"  # auto: no format fits, see `problem`
     is_compressed: bool = False
-    source: int = 0  # the number of the pattern that matches it, the first if several do
+    source: int = 0  # the number of the first pattern that matches it
     number: int = 0  # in the order of the input
     num_rows: int | None = None  # of an inspected Parquet file
     problem: str | None = None  # why an inspected file cannot be read
 
     @property
     def path(self) -> str:
-        """The path of the file."""
         return self.file.path
 
     @property
     def num_bytes(self) -> int:
-        """The size of the file."""
         return self.file.num_bytes
 
 
 class WorkUnit(NamedTuple):
-    """What one worker reads at once: lines that begin in [start, end), row groups, or a file."""
+    """Part of a file for one worker: lines that begin in [start, end), row groups, or all."""
 
     file: InputFile
     number: int = 0  # in its file
@@ -73,17 +71,16 @@ class WorkUnit(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of the file."""
         return self.file.path
 
     @property
     def is_range(self) -> bool:
-        """Whether it is some of the bytes of a file."""
+        """Whether it is only a byte range of a file."""
         return (self.start, self.end) != (0, self.file.num_bytes)
 
     @property
     def name(self) -> str:
-        """A name that depends only on the file and the part of it: 32 hex digits."""
+        """32 hex digits that depend only on the file and the part of it."""
         (path, num_bytes, version), kind = self.file[:2]
         content = path, num_bytes, kind, self.start, self.end, self.row_groups, None, version
         digest = hashlib.blake2b(
@@ -96,18 +93,14 @@ class WorkUnit(NamedTuple):
 
 
 def match_documents(patterns: Sequence[str], option: str = "--input_path") -> list[InputFile]:
-    """Returns all files of documents below folders, of globs and by path, in order, each once.
+    """Returns all document files in folders, of globs and by path, in order, each once.
 
     In folders and globs only files named *.jsonl, *.json or *.parquet count, JSON also with .gz or
-    .zst; hidden files and folders, which begin with `.` or `_`, do not. Links to folders are
-    followed. An existing path is not treated as a glob.
+    .zst; hidden files and folders, which begin with `.` or `_`, do not. `**` matches any number of
+    folders. Links to folders are followed. An existing path is not treated as a glob.
 
-    Args:
-      patterns: folders, globs or files; `**` matches any number of folders.
-      option: the flag that the user gave, for messages.
-
-    Raises:
-      UsageError: a pattern matches no such file, or one is a pipe.
+    `option` is the user's flag, for messages. Raises UsageError if a pattern matches no such file,
+    or one is a pipe.
     """
     found: dict[str, InputFile] = {}
     for source, pattern in enumerate(patterns):
@@ -139,12 +132,8 @@ def inspect(
 ) -> InputFile:
     """Inspects a file's head and footer; an unreadable file is returned with its `problem`.
 
-    Args:
-      input_format: "auto" detects it.
-      check: raises an error if path, format and columns do not suit the job.
-
-    Raises:
-      ProbelineError: the file was changed since it was matched.
+    `check` raises an error if path, format and columns do not suit the job. Raises ProbelineError
+    if the file was changed since it was matched.
     """
     with unchanged(file):
         try:
@@ -205,14 +194,10 @@ def format_of(head: bytes) -> Format:
 def cut_into_work_units(
     file: InputFile, text_field: str | None = None, unit_bytes: int = WORK_UNIT_BYTES
 ) -> list[WorkUnit]:
-    """Cuts a file into work units of about `unit_bytes`, in order; the same ones each time.
+    """Cuts a file into work units of about `unit_bytes`, in order and deterministically.
 
-    Args:
-      text_field: the column of texts that Parquet must have, if any.
-
-    Raises:
-      ProbelineError: the footer of a Parquet file cannot be read, or has no such text field, or
-        the file was changed since it was matched.
+    Raises ProbelineError if the file was changed since it was matched, or if the footer of a
+    Parquet file cannot be read or lacks the column `text_field`, if given.
     """
     if file.format == "parquet" and not file.problem:
         return _cut_parquet(file, text_field, unit_bytes)

@@ -1,9 +1,9 @@
 """JSON: blocks of bytes to records, records to values, records to batches of texts.
 
 Records are lines or the elements of one array. Texts are cut out of many records at a time
-(`json_text`) and orjson parses the rest. Where that fails, orjson parses each record of the batch,
-and Python's own `json` whatever orjson rejects or rounds: lone surrogates, NaN, integers of more
-than 64 bits. So a document is a dead letter only if Python cannot read it.
+(`json_text`) and orjson parses the rest. If that fails, orjson parses each record of the batch, and
+Python's own `json` whatever orjson rejects or rounds: lone surrogates, NaN, integers of more than
+64 bits. A document is thus a dead letter only if Python cannot read it.
 """
 
 import json
@@ -40,15 +40,11 @@ class BadRecordError(Exception):
 def split_records(
     blocks: Iterable[bytes], may_be_array: bool, max_record_bytes: int | None = None
 ) -> Iterator[Records]:
-    """Yields the records of a file, those that end in one block together.
+    """Yields the records of a file, grouped by the block in which they end.
 
-    Args:
-      blocks: a whole file, cut anywhere.
-      may_be_array: it is an array if it begins with `[`; otherwise it has lines.
-      max_record_bytes: a longer record is cut after one byte more; by default MAX_RECORD_BYTES.
-
-    Raises:
-      ArrayError: the array does not end, or something follows it.
+    With `may_be_array`, a file that begins with `[` is an array; otherwise it has lines. A record
+    longer than `max_record_bytes` is cut one byte beyond it. Raises ArrayError if the array does
+    not end, or something follows it.
     """
     limit = max_record_bytes or MAX_RECORD_BYTES
     num_bytes = 0
@@ -93,11 +89,7 @@ def value_of(document: dict[str, Any], records: Records, number: int, name: str)
 
 
 def parse(record: bytes) -> Any:
-    """Returns the value of a record, as Python's `json` reads it.
-
-    Raises:
-      BadRecordError: the record is too long, or Python cannot read it.
-    """
+    """Parses a record with Python's `json`; BadRecordError if it is too long or unreadable."""
     if len(record) > MAX_RECORD_BYTES:
         raise BadRecordError("record_too_long")
     try:
@@ -111,7 +103,7 @@ def parse(record: bytes) -> Any:
 
 
 def parse_strict(record: bytes) -> Any:
-    """Returns the value of a record that is JSON by RFC 8259, without NaN; else BadRecordError."""
+    """Parses a record that is JSON by RFC 8259, without NaN; BadRecordError for any other."""
     try:
         return orjson.loads(record)
     except orjson.JSONDecodeError:
@@ -139,13 +131,13 @@ def is_json(record: bytes) -> bool:
 
 
 def read_batch(path: str, records: Records, first_row: int, fields: Fields) -> DocumentBatch:
-    """Returns a batch of some records, the first of which has the row `first_row`."""
+    """Returns a batch of records, the first of which has row `first_row`."""
     batch = _read_together(records, first_row, fields)
     return batch or _read_one_by_one(path, records, first_row, fields)
 
 
 def _read_together(records: Records, first_row: int, fields: Fields) -> DocumentBatch | None:
-    """Returns None unless each record is an object that has a text, which was cut, or none."""
+    """Reads records together; None unless each is an object without a text or with a cut one."""
     if fields.hash_ids or fields.id == fields.text or records.max_bytes > MAX_RECORD_BYTES:
         return None
     cut = cut_texts(records, fields.text)
@@ -163,7 +155,7 @@ def _read_together(records: Records, first_row: int, fields: Fields) -> Document
         elif text is not None or cut.bounds[number] != cut.bounds[number + 1]:
             return None
     rows = np.array(numbers, np.int64)
-    # What has no text has no bytes.
+    # A record without a text has no bytes.
     bounds = np.append(cut.bounds[rows], cut.bounds[-1])
     num_without_text = records.count - len(rows)
     return DocumentBatch(

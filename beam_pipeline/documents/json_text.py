@@ -1,11 +1,10 @@
-"""The texts of many JSON records at once, cut out of their bytes; the rest goes to a parser.
+"""Cuts the texts of many JSON records out of their bytes at once; a parser reads the rest.
 
   {"id": 1, "text": "a\\u00e9"}, …  →  aé…, and [{"id": 1, "text": MARK}, MARK, …]
 
-Texts are most of what there is to read. One is found by its key and decoded 64 bytes at a time,
-without a Python string. Whether it was the field's value shows in the rest: the mark, which no
-record can know, then is the value of the field. A record of which this is not true is left to
-whoever reads whole records.
+Texts are most of the input. Each is found by its key and decoded 64 bytes at a time, without a
+Python string. The rest shows whether it was the field's value: the mark, which no record can know,
+is then the value of the field. If it is not, the caller reads the record as a whole.
 """
 
 import json
@@ -28,8 +27,8 @@ from beam_pipeline.byte_blocks import (
 from beam_pipeline.kernels import kernel
 
 MARK = secrets.token_hex(8)
-# What follows a record; without its commas it takes the place of a text. No constant of a kernel:
-# each process has another one.
+# Text after each record; without its commas it replaces a text. It is not a constant of a kernel,
+# since it differs between processes.
 _AFTER_RECORD = f',"{MARK}",'.encode()
 _QUOTE, _BACKSLASH, _SPACE, _UNICODE, _LINE_FEED = (np.uint8(ord(char)) for char in '"\\ u\n')
 _NOTHING, _LAST_CONTROL = np.uint8(0), np.uint8(0x1F)
@@ -53,7 +52,7 @@ _DIGITS = _table({char: int(char, 16) for char in "0123456789abcdefABCDEF"})
 
 
 class Records(NamedTuple):
-    """Some records in one piece: record i is data[starts[i]:stops[i]], and 64 bytes follow all."""
+    """Records in one buffer: record i is data[starts[i]:stops[i]]; 64 bytes follow the last."""
 
     data: bytes
     starts: np.ndarray  # int64 [k]
@@ -62,33 +61,29 @@ class Records(NamedTuple):
 
     @property
     def count(self) -> int:
-        """The number of records."""
         return len(self.starts)
 
     @property
     def max_bytes(self) -> int:
-        """The size of the longest record."""
         return int(np.max(self.stops - self.starts, initial=0))
 
     def at(self, number: int) -> bytes:
-        """Returns one record."""
         return self.data[self.starts[number] : self.stops[number]]
 
     def each(self) -> list[bytes]:
-        """Returns all records."""
         bounds = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
         return [self.data[start:stop] for start, stop in bounds]
 
 
 def join_records(records: list[bytes]) -> Records:
-    """Returns records in one piece."""
+    """Joins records into one buffer."""
     sizes = np.array([len(record) for record in records], np.int64)
     stops = np.cumsum(sizes + 1) - 1
     return Records(b"\n".join([*records, bytes(BLOCK)]), stops - sizes, stops)
 
 
 def find_lines(data: bytes) -> Records:
-    """Returns the lines of `whole_lines` that are not blank."""
+    """Returns those lines of `whole_lines` that are not blank."""
     text = np.frombuffer(data, np.uint8)[: -int(BLOCK)]
     stops = np.flatnonzero(text == _LINE_FEED)
     starts = np.append(0, stops + 1)[:-1]
@@ -103,7 +98,7 @@ def find_lines(data: bytes) -> Records:
 
 
 class CutTexts(NamedTuple):
-    """The texts of k records, and these without them: with MARK instead, where one was found."""
+    """The texts of k records, and the records with MARK in place of each text that was found."""
 
     utf8: np.ndarray  # uint8, read-only
     bounds: np.ndarray  # int64 [k + 1]
@@ -111,9 +106,9 @@ class CutTexts(NamedTuple):
 
 
 def cut_texts(records: Records, text_field: str) -> CutTexts | None:
-    """Returns records and the strings behind the first key in each that is called `text_field`.
+    """Cuts from each record the string that follows its first key named `text_field`.
 
-    Such a key may be that of an object within the record. None: not all is JSON that orjson takes.
+    The key may be that of an object within the record. None if orjson rejects any record.
     """
     key = json.dumps(text_field, ensure_ascii=False).encode("utf-8", "surrogatepass") + b":"
     data, starts, stops = np.frombuffer(records.data, np.uint8), records.starts, records.stops
@@ -123,7 +118,7 @@ def cut_texts(records: Records, text_field: str) -> CutTexts | None:
     bounds = np.zeros(records.count + 1, np.int64)
     size = _cut(data, starts, stops, np.frombuffer(key, np.uint8), marks, texts, bounds, rest)
     try:
-        # Arrow does not check what is copied.
+        # `from_buffers` does not check UTF-8.
         buffers = pa.py_buffer(bounds), pa.py_buffer(texts)
         pa.LargeStringArray.from_buffers(records.count, *buffers).validate(full=True)
         parsed = orjson.loads(memoryview(rest)[:size])
@@ -131,7 +126,7 @@ def cut_texts(records: Records, text_field: str) -> CutTexts | None:
         return None
     others = parsed[:-1:2]
     if len(parsed) != 2 * records.count + 1 or parsed[1::2] != [MARK] * records.count:
-        return None  # a record is more than one value, or less
+        return None  # a record is not exactly one value
     utf8 = texts[: bounds[-1]]
     utf8.flags.writeable = False
     return CutTexts(utf8, bounds, others)
@@ -139,10 +134,7 @@ def cut_texts(records: Records, text_field: str) -> CutTexts | None:
 
 @kernel
 def _cut(data, starts, stops, key, marks, texts, bounds, rest):
-    """Fills the texts, their bounds, and the rest: an array with the mark after each record.
-
-    Returns the size of the rest.
-    """
+    """Fills texts, bounds and rest, an array with the mark after each record; returns its size."""
     size, rest_size, mark_size = np.uint64(0), _ONE, np.uint64(marks.size) - BLOCK
     rest[0] = ord("[")
     for record in range(starts.size):
@@ -163,7 +155,7 @@ def _cut(data, starts, stops, key, marks, texts, bounds, rest):
 
 @njit
 def _find_value(data, at, stop, key):
-    """Returns the place behind a key and spaces, or the end."""
+    """Returns the position after a key and spaces, or the end."""
     while at < stop:
         quotes = mask_of(data, at, _QUOTE, _NOTHING)
         for _ in range(count_bits(quotes)):
@@ -185,7 +177,7 @@ def _find_value(data, at, stop, key):
 
 @njit
 def _copy(data, at, stop, target, size):
-    """Copies data[at:stop] to target[size:], and bytes behind them; returns the size then."""
+    """Copies data[at:stop], and bytes after it, to target[size:]; returns the new size."""
     for place in range(at, stop, BLOCK):
         copy_block(data, place, _NOTHING, _NOTHING, _NOTHING, target, size + place - at)
     return size + stop - at
@@ -193,9 +185,9 @@ def _copy(data, at, stop, target, size):
 
 @njit
 def _decode_string(data, at, texts, size):
-    """Decodes the string whose first character is at `at`, to texts[size:].
+    """Decodes the string whose first character is at `at` to texts[size:].
 
-    Returns the place behind its quote, 0 if it is not valid, and the size of all texts.
+    Returns the position after its quote, 0 if it is not valid, and the size of all texts.
     """
     while True:
         copy_block(data, at, _NOTHING, _NOTHING, _NOTHING, texts, size)
@@ -214,7 +206,7 @@ def _decode_string(data, at, texts, size):
 
 @njit
 def _escaped(data, at):
-    """Returns the code point of an escape, _NO_CODE if it is not valid, and the place behind it."""
+    """Returns the code point of an escape, _NO_CODE if it is invalid, and the position after it."""
     if data[at] != _BACKSLASH:
         return _NO_CODE, at
     if data[at + _ONE] != _UNICODE:

@@ -1,7 +1,7 @@
-"""Parquet: rows to batches of texts, the bytes as Arrow holds them.
+"""Parquet: rows to batches of texts, with the bytes as Arrow holds them.
 
-Only the columns of the text and the id are read, in pages: a row group of any size needs bounded
-memory. Arrow does not check whether a string in a file is UTF-8, so that is done here.
+Only the columns of the text and the id are read, in pages, so that memory is bounded for a row
+group of any size. Arrow does not check that strings in a file are UTF-8, so this module does.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
 
 def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
-    """Raises ProbelineError if a file does not have one column of texts of that name."""
+    """Raises ProbelineError unless a file has exactly one column of that name, with texts."""
     index = schema.get_all_field_indices(text_field)
     if not index:
         raise ProbelineError(
@@ -46,7 +46,7 @@ def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
 
 
 def columns_of(fields: Fields) -> Callable[[str, pa.Schema], list[str] | None]:
-    """Returns what chooses the columns of a file; ProbelineError if it has no column of texts."""
+    """Returns a function that chooses a file's columns; ProbelineError without a text column."""
 
     def choose(path: str, schema: pa.Schema) -> list[str] | None:
         if not fields.nested:
@@ -64,7 +64,7 @@ def batch_rows(
     max_bytes: int,
     max_rows: int,
 ) -> int:
-    """Returns the rows of a batch, by the size of a top-level column or, "", of all."""
+    """Returns the rows per batch, by the size of one top-level column or, if "", of all."""
     num_rows = num_bytes = 1
     for group in (metadata.row_group(index) for index in row_groups):
         num_rows += group.num_rows
@@ -75,7 +75,7 @@ def batch_rows(
 
 
 def read_batch(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) -> DocumentBatch:
-    """Returns the texts of some rows, the first of which has the row `first_row`."""
+    """Returns the texts of rows, the first of which has row `first_row`."""
     return (_read_nested if fields.nested else _read_column)(path, batch, first_row, fields)
 
 
@@ -127,7 +127,7 @@ def _records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _not_utf8(texts: pa.LargeBinaryArray) -> list[int]:
-    """Returns which of some byte strings are not UTF-8; lone surrogates are allowed."""
+    """Returns the indices of byte strings that are not UTF-8; lone surrogates are allowed."""
     bad = []
     try:
         texts.cast(pa.large_string())

@@ -1,12 +1,12 @@
-"""Work units to records, as their container holds them, and to batches of texts.
+"""Reads work units as the records of their container, and as batches of texts.
 
   WorkUnit → read_unit → Records of JSON, RecordBatch of Parquet, lists of TFRecord
                             | Fields
                             v
                          read_texts → DocumentBatch
 
-JSON and TFRecord may be gzip, bzip2 or Zstandard, and every file local or on `gs://`. Memory holds
-a few MiB, or a few times a record if it is larger.
+JSON and TFRecord may be compressed with gzip, bzip2 or Zstandard; files are local or on `gs://`.
+Memory: a few MiB, or a few times the largest record.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
 Piece = Records | pa.RecordBatch | list[bytes | DamagedRecordError]
 Columns = Callable[[str, pa.Schema], list[str] | None]
-DAMAGED = (*DAMAGE, ArrayError, DamagedRecordError)  # what `read_unit` raises for a damaged file
+DAMAGED = (*DAMAGE, ArrayError, DamagedRecordError)  # raised by `read_unit` for a damaged file
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_RECORDS = 4096
 
@@ -54,18 +54,12 @@ def read_unit(
 ) -> Iterator[Piece]:
     """Yields all records of a work unit, a few MiB at a time.
 
-    A blank line is not a record. A file named .json is one array if it begins with `[`, and lines
-    otherwise.
+    A blank line is not a record. A file named .json is one array if it begins with `[`. A record
+    longer than `max_record_bytes` is cut one byte beyond it (JSON) or skipped (TFRecord). `columns`
+    chooses those of Parquet, None for all; the size of `sized_by`, or of all, limits a batch.
 
-    Args:
-      max_record_bytes: a longer record of JSON is cut after one byte more, of TFRecord skipped;
-        by default MAX_RECORD_BYTES.
-      columns: returns the columns of Parquet to read, None for all, given path and schema.
-      sized_by: the column whose size limits a batch of Parquet; by default that of all.
-
-    Raises:
-      one of DAMAGED: the file cannot be read further.
-      ProbelineError: it is not the file that was planned, or compressed contrary to its name.
+    Raises one of DAMAGED if the file cannot be read further, ProbelineError if it was changed or is
+    compressed despite its name.
     """
     with unchanged(unit.file.file):
         if unit.file.format == "parquet":
@@ -118,7 +112,7 @@ def _read_tfrecord(
             except (StopIteration, *DAMAGED) as error:
                 failure = error
             yield batch
-        if not isinstance(failure, StopIteration):  # what precedes it is whole
+        if not isinstance(failure, StopIteration):  # the records before it are whole
             raise failure
 
 
@@ -126,12 +120,7 @@ def _read_tfrecord(
 
 
 def read_texts(unit: WorkUnit, fields: Fields = Fields()) -> Iterator[DocumentBatch]:  # noqa: B008
-    """Yields the texts of all records of a work unit of JSON or Parquet, a few MiB at a time.
-
-    Raises:
-      ProbelineError: the file cannot be read further, its Parquet has no such text field, or it
-        was changed since it was matched.
-    """
+    """Yields the texts of a work unit of JSON or Parquet, a few MiB at a time."""
     row = unit.first_row or 0
     columns, sized_by = document_parquet.columns_of(fields), "" if fields.nested else fields.text
     pieces = read_unit(unit, None, columns, sized_by)
@@ -151,7 +140,7 @@ def read_texts(unit: WorkUnit, fields: Fields = Fields()) -> Iterator[DocumentBa
 
 
 def field_names(unit: WorkUnit) -> list[str]:
-    """Returns the names of the fields of the first record of a work unit that can be read."""
+    """Returns the field names of the first readable record of a work unit."""
     with explained_damage(unit.path, CURE, (ArrayError,), row=0):
         if unit.file.format == "parquet":
             with open_parquet(unit.path) as file:

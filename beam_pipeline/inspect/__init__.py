@@ -1,1 +1,1 @@
-"""What a finished dataset holds: `python -m beam_pipeline.inspect`. Imports nothing heavy."""
+"""Shows the contents of a finished dataset: `python -m beam_pipeline.inspect`. Light imports."""

@@ -8,8 +8,8 @@
   python -m beam_pipeline.inspect rows --compare=1             differences from generation 1
 
 Sizes, families, failed pings and probes are exact, from rows.parquet and the manifest. RTT, hours,
-destinations and silences come from a bounded sample of the rows, the same each time. Needs no
-Beam. Exit code 0: shown. 1: there is no finished dataset, or it is damaged. 2: invalid arguments.
+destinations and silences come from a bounded sample of the rows, the same each time. Does not need
+Beam. Exit codes: 0, shown; 1, the dataset is unfinished or damaged; 2, invalid command.
 """
 
 import sys
@@ -28,7 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> OneLineParser:
-    """Returns the parser of the flags."""
     parser = OneLineParser(
         "beam_pipeline.inspect",
         "Shows the contents of a finished dataset of probe rows.",

@@ -1,16 +1,15 @@
 """Comparisons: train against test, and a dataset against another or an earlier generation.
 
-Both sides of a dataset are compared in everything that a trainer assumes to be equal in them: RTT,
-losses, families, sizes, times, destinations. The distance alone decides the verdict. Where a split
-has few probes, the distance that chance can cause is given beside it.
+Train and test are compared in everything that a trainer assumes to be equal. Only the distance
+decides the verdict. Where a split has few probes, the distance due to chance is shown beside it.
 
   distributions   Kolmogorov-Smirnov: the largest difference of the cumulative shares, 0 to 1
   shares          Cohen's h, |2 asin √p − 2 asin √q| / π, 0 to 1: 1 % and 4 % differ, 50 % and
                   53 % do not
   destinations    half the sum of the differences of their shares, 0 to 1
 
-Two datasets are compared by their manifests and row indexes: the src_id, split and number of
-measurements of each probe are kept, 17 bytes. An earlier generation has only its counts.
+Two datasets are compared by their manifests and row indexes, in 17 bytes per probe. An earlier
+generation has only its counts.
 """
 
 import math
@@ -39,16 +38,16 @@ from beam_pipeline.report.tables import (
 )
 
 Verdict = Literal["alike", "differs", "unlike"]
-# The smallest distance of each verdict: of distributions and destinations, and of shares.
+# The minimum distance of each verdict: for distributions and destinations, and for shares.
 _DIFFERS, _UNLIKE = 0.1, 0.25
 _SHARE_DIFFERS, _SHARE_UNLIKE = 0.2 / math.pi, 0.5 / math.pi
 # Kolmogorov's 95 %: two samples of n and m differ by less than this times sqrt(1/n + 1/m).
 _CHANCE = 1.36
-_MAX_DESTINATIONS = 50  # that are compared one by one; all others count as one
+_MAX_DESTINATIONS = 50  # compared individually; all others count as one
 
 
 class ProbeCounts(NamedTuple):
-    """The p probes of a dataset, each in one split: an index into SPLITS."""
+    """The p probes of a dataset; `split` is an index into SPLITS."""
 
     src_id: np.ndarray  # int64 [p]
     split: np.ndarray  # int8 [p]
@@ -83,7 +82,7 @@ _COUNTED = {
 
 
 def side_rows(sides: Sequence[Side]) -> Iterator[list[Any]]:
-    """Yields the rows of a table with a column per side."""
+    """Yields the rows of a table with one column per side."""
     for name, values in (
         ("probes", [side.num_probes for side in sides]),
         ("rows", [side.num_rows for side in sides]),
@@ -103,24 +102,15 @@ def side_rows(sides: Sequence[Side]) -> Iterator[list[Any]]:
 
 
 class Comparison(NamedTuple):
-    """One property of both splits.
-
-    Attributes:
-      train, test: its values as text, such as "41.2 ms (10.1–80)".
-      distance: 0 to 1.
-      chance: the distance that chance alone stays below in 95 of 100 splits, if it is known.
-    """
-
     name: str
-    train: str
+    train: str  # values as text, such as "41.2 ms (10.1–80)"
     test: str
-    distance: float
-    chance: float | None
+    distance: float  # 0 to 1
+    chance: float | None  # 95 % quantile of the distance by chance alone, if known
     verdict: Verdict
 
     @property
     def sentence(self) -> str:
-        """The comparison as a sentence."""
         words = {"alike": "are alike", "differs": "differ", "unlike": "are UNLIKE each other"}
         text = f"In {self.name}, train and test {words[self.verdict]}: "
         text += f"{self.train} against {self.test} (distance {self.distance:.2f})"
@@ -132,14 +122,14 @@ class Comparison(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """Whether test is like train: the verdict, and a sentence."""
+    """The verdict on whether test is like train, and a sentence."""
 
     verdict: Verdict
     text: str
 
 
 def compare_splits(indexes: Mapping[str, Index], samples: Mapping[str, Sample]) -> list[Comparison]:
-    """Compares train with test; returns no comparisons if one of them is empty."""
+    """Compares train with test; returns no comparisons if either is empty."""
     if any(not len(indexes[split]) for split in SPLITS):
         return []
     pair = [indexes[split] for split in SPLITS]
@@ -165,7 +155,7 @@ def compare_splits(indexes: Mapping[str, Index], samples: Mapping[str, Sample]) 
 
 
 def conclusion(comparisons: list[Comparison]) -> Conclusion | None:
-    """Returns whether test is like train; None if nothing was compared."""
+    """Returns the overall conclusion; None without comparisons."""
     if not comparisons:
         return None
     ordered = sorted(comparisons, key=lambda one: -one.distance)
@@ -189,7 +179,6 @@ def conclusion(comparisons: list[Comparison]) -> Conclusion | None:
 
 
 def judge(distance: float, differs: float = _DIFFERS, unlike: float = _UNLIKE) -> Verdict:
-    """Returns the verdict on a distance."""
     if distance < differs:
         return "alike"
     return "differs" if distance < unlike else "unlike"
@@ -198,11 +187,7 @@ def judge(distance: float, differs: float = _DIFFERS, unlike: float = _UNLIKE) -
 def ks_distance(
     a: np.ndarray, a_weights: np.ndarray, b: np.ndarray, b_weights: np.ndarray
 ) -> float:
-    """Returns the Kolmogorov-Smirnov distance of two weighted samples, 0 to 1.
-
-    Args:
-      a, a_weights, b, b_weights: values and their weights, [n] and [m].
-    """
+    """Returns the Kolmogorov-Smirnov distance, 0 to 1, of weighted samples [n] and [m]."""
     values = np.concatenate([a, b])
     order = np.argsort(values, kind="stable")
     steps = np.concatenate([a_weights / a_weights.sum(), -b_weights / b_weights.sum()])[order]
@@ -215,7 +200,7 @@ def _chance(train: float, test: float) -> float:
 
 
 def _joined(names: list[str]) -> str:
-    """Returns names as a, b and c."""
+    """Joins names as a, b and c."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -226,11 +211,11 @@ def _compare_values[T](
     text: Callable[[T], str],
     chance: float,
 ) -> Comparison:
-    """Compares the values of both sides; `weighted` returns those of a side and their weights."""
+    """Compares both sides by their values and weights, as returned by `weighted`."""
     train, test = map(weighted, sides)
     if len(train[0]) and len(test[0]):
         distance = ks_distance(*train, *test)
-    else:  # such as no answered ping in one of them, or in both
+    else:  # for example, no answered ping
         distance = float(len(train[0]) != len(test[0]))
     train_text, test_text = map(text, sides)
     return Comparison(name, train_text, test_text, distance, chance, judge(distance))
@@ -305,7 +290,7 @@ def _compare_destinations(samples: Mapping[str, Sample]) -> Comparison:
 
 
 class ProbeChange(NamedTuple):
-    """Probes that changed in one way, and their measurements."""
+    """Probes that changed in the same way, and their measurements."""
 
     what: str
     num_probes: int
@@ -314,7 +299,7 @@ class ProbeChange(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Two sides, and the generations that made one of the other, if that is known."""
+    """Two sides, and the generations between them, if known."""
 
     before: Side
     now: Side
@@ -322,7 +307,7 @@ class Changes(NamedTuple):
 
     @property
     def same_addresses(self) -> bool:
-        """Whether a probe has the same address in both: both plain, or of the same key."""
+        """Whether probes have the same address in both: plain, or anonymised with the same key."""
         one, other = (
             each.options.get("anonymize_key_fingerprint", "") for each in (self.before, self.now)
         )
@@ -330,12 +315,7 @@ class Changes(NamedTuple):
 
 
 def compare_datasets(dataset: Dataset, other: str) -> Changes:
-    """Compares a dataset with another, by its path, or with a generation of its own, by number.
-
-    Raises:
-      UsageError: there is no such generation.
-      ProbelineError: a dataset is not finished, or its row index is damaged.
-    """
+    """Compares a dataset with another, by path, or its own generation, by number."""
     if not other.isdecimal():
         return Changes(_side_of(open_dataset(other)), _side_of(dataset), [])
     manifest = dataset.manifest
@@ -419,16 +399,16 @@ def probe_changes(changes: Changes) -> list[ProbeChange]:
 
 
 def differing_options(changes: Changes) -> list[tuple[str, str, str]]:
-    """Returns the options and versions that both states have, and that differ, with both values."""
+    """Returns the options and versions that differ, with both values."""
     one, other = changes.before.options, changes.now.options
     names = sorted(name for name in one.keys() & other.keys() if one[name] != other[name])
-    if changes.before.probes is not None:  # both are whole manifests
+    if changes.before.probes is not None:  # both are complete manifests
         names += sorted(one.keys() ^ other.keys())
     return [(name, str(one.get(name, NONE)), str(other.get(name, NONE))) for name in names]
 
 
 def summary(changes: Changes) -> str:
-    """Returns the difference in a sentence or two."""
+    """Returns the difference in one or two sentences."""
     before, now = changes.before, changes.now
     added = now.num_measurements - before.num_measurements
     more = "more" if added >= 0 else "fewer"

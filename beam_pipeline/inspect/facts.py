@@ -1,4 +1,4 @@
-"""The statistics of a dataset, `Facts`, and the findings among them, as sentences."""
+"""The statistics of a dataset, `Facts`, and findings from them, as sentences."""
 
 import math
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from beam_pipeline.report.tables import bytes_text, number_of, percent, span_us_
 
 _MAX_DESTINATIONS = 15
 _MAX_BUSIEST = 10
-# Shares and numbers that are findings.
+# Thresholds of findings.
 _MANY_DEAD_LETTERS = 0.01
 _BUSY_PROBE, _BUSY_HUNDREDTH = 0.1, 0.5
 _MANY_FAILED = 0.2
@@ -38,8 +38,6 @@ _FEW_TEST_PROBES = 30
 
 
 class BusyProbe(NamedTuple):
-    """A probe with many measurements."""
-
     address: str
     n_measurements: int
     share: float
@@ -81,7 +79,7 @@ class Facts:
 
     @property
     def typical_row(self) -> RowName | None:
-        """The row with the median number of measurements among those read."""
+        """The sampled row with the median number of measurements."""
         for split, sample in self.samples.items():
             if len(sample.lines):
                 sizes = self.indexes[split].n_measurements[sample.lines]
@@ -91,11 +89,7 @@ class Facts:
 
 
 def gather(dataset: Dataset) -> Facts:
-    """Reads rows.parquet of both splits and a sample of their rows.
-
-    Raises:
-      ProbelineError: a file is missing or damaged.
-    """
+    """Reads rows.parquet of both splits and a sample of their rows."""
     indexes = {split: Index.of(dataset.index(split)) for split in SPLITS}
     samples = {split: draw(dataset, split, index) for split, index in indexes.items()}
     periods = [index.period for index in indexes.values() if index.period]
@@ -120,7 +114,7 @@ def gather(dataset: Dataset) -> Facts:
 
 
 def _busiest(index: Index) -> list[BusyProbe]:
-    """Returns the probes with most measurements, ties in the order of src_id."""
+    """Returns the probes with the most measurements, ties in the order of src_id."""
     probes, n = index.probes, index.probes.n_measurements
     top = np.argsort(-n, kind="stable")[:_MAX_BUSIEST]
     columns = (
@@ -218,7 +212,7 @@ def _find_failed_pings(facts: Facts) -> Iterator[Finding]:
 
 
 def _find_gaps(facts: Facts) -> Iterator[Finding]:
-    # Periods without a measurement are among those without a sampled one.
+    # Periods without a measurement also lack a sampled one.
     what = "measurement" if facts.uncovered else "sampled measurement"
     if periods := facts.uncovered or facts.empty:
         others = number_of(len(periods) - 1, "shorter period")
@@ -278,7 +272,7 @@ _FINDERS = (
 
 
 def sample_text(facts: Facts) -> str:
-    """Returns in a sentence what the statistics are based on."""
+    """Describes the basis of the statistics in a sentence."""
     parts = []
     for split, sample in facts.samples.items():
         index = facts.indexes[split]

@@ -1,4 +1,4 @@
-"""The row index of a split: its rows, its probes, and the time that they cover."""
+"""The row index of a split: its rows, its probes, and the time they cover."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ HOUR_US = 3_600_000_000
 
 
 class Period(NamedTuple):
-    """A stretch of time, µs since 1970 UTC."""
+    """A period of time, µs since 1970 UTC."""
 
     begin_us: int
     end_us: int
@@ -65,24 +65,21 @@ class Index(RowIndex):
 
     @property
     def failed_share(self) -> float:
-        """The share of the measurements that failed."""
         return int(self.num_failed.sum()) / max(1, self.num_measurements)
 
     @property
     def ipv6_share(self) -> float:
-        """The share of the measurements whose destination is IPv6."""
         return int(self.num_ipv6.sum()) / max(1, self.num_measurements)
 
     @property
     def period(self) -> Period | None:
-        """From the first measurement to the last one; None if there are no measurements."""
+        """From the first to the last measurement; None without measurements."""
         if not len(self):
             return None
         return Period(int(self.first_us.min()), int(self.last_us.max()))
 
     @cached_property
     def probes(self) -> Probes:
-        """The probes that the rows belong to."""
         names = ("src_id", "src_addr", "n_measurements", "num_failed", "first_us", "last_us")
         rows = pa.table({name: getattr(self, name) for name in names})
         probes = rows.group_by("src_id", use_threads=False).aggregate(
@@ -108,21 +105,15 @@ class Index(RowIndex):
 
 
 def is_ipv6(addresses: pa.StringArray) -> np.ndarray:
-    """Returns whether each address is IPv6, bool [addresses]."""
     return pc.match_substring(addresses, ":").to_numpy(zero_copy_only=False)
 
 
 def open_rows(dataset: Dataset, split: str, index: Index) -> RowReader[Index]:
-    """Returns a reader of the rows of a split."""
     return RowReader(dataset, split, index, verify_cure(dataset))
 
 
 def uncovered(indexes: Iterable[Index]) -> list[Period]:
-    """Returns the periods of an hour or more that no row of any split spans, longest first.
-
-    A row spans all between its first and last measurement, so nothing was measured in these
-    periods. Silences within rows do not show in the row index.
-    """
+    """Returns periods of at least an hour that no row of any split spans, longest first."""
     spans = [(index.first_us, index.last_us) for index in indexes]
     first, last = (np.concatenate(ends) for ends in zip(*spans, strict=True))
     order = np.argsort(first, kind="stable")

@@ -1,4 +1,4 @@
-"""Names of rows and contexts on the command line, parsed before anything heavy is imported."""
+"""Names of rows and contexts on the command line, parsed before any heavy import."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class RowName(NamedTuple):
 
 
 class ContextName(NamedTuple):
-    """The name of a context: the seed, the row, and its number in the row."""
+    """A context: the seed, the row, and its number within the row."""
 
     seed: int
     row: RowName
@@ -27,11 +27,7 @@ class ContextName(NamedTuple):
 
 
 def parse_row_name(text: str, flag: str) -> RowName:
-    """Parses train:12, test:3, or 12, which is a row of train.
-
-    Raises:
-      UsageError: the text has another form.
-    """
+    """Parses train:12, test:3, or 12, a row of train; UsageError for any other form."""
     split, _, number = text.rpartition(":")
     if (split or SPLITS[0]) not in SPLITS or not number.isdecimal():
         raise UsageError(
@@ -42,11 +38,7 @@ def parse_row_name(text: str, flag: str) -> RowName:
 
 
 def parse_context_name(text: str) -> ContextName:
-    """Parses SEED,ROW,K, such as 7,train:12,3.
-
-    Raises:
-      UsageError: the text has another form.
-    """
+    """Parses SEED,ROW,K, such as 7,train:12,3; UsageError for any other form."""
     parts = text.split(",")
     if len(parts) != 3 or not parts[0].isdecimal() or not parts[2].isdecimal():
         raise UsageError(f"--context={text} is not SEED,ROW,K, such as 7,train:12,3")

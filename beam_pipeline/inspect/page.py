@@ -1,7 +1,7 @@
 """The facts of a dataset as one HTML file, light or dark.
 
-The page loads nothing and runs no script. It holds no date and no machine, so the same dataset
-gives the same page. The sections and the text around the facts are in page.html.jinja.
+The page loads nothing, runs no script, and has no date or machine name, so it is deterministic.
+page.html.jinja has the sections and the surrounding text.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from beam_pipeline.report.tables import NONE, bytes_text, percent, span_us_text
 
 
 def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
-    """Returns the page as UTF-8, with a row and a context if they are given."""
+    """Returns the page as UTF-8, with an optional row and context."""
     manifest = facts.dataset.manifest
     shown_tables = {table.name: table for table in tables(facts)}
     shown_row = None

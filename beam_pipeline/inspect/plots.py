@@ -1,7 +1,7 @@
-"""The facts of a dataset as pictures: SVG for the page, drawn with matplotlib.
+"""Plots of a dataset's facts: SVG for the page, drawn with matplotlib.
 
-The page has a light and a dark scheme, so each colour that matplotlib is given stands for a CSS
-variable of the page. Text stays text. The same facts give the same bytes.
+The page has a light and a dark scheme, so each matplotlib colour stands for a CSS variable. Text
+stays text. The output is deterministic.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _COLORS = {"train": TRAIN, "test": TEST}
 _MIN_RTT_MS = 0.01
 _MAX_CURVE_POINTS = 200
 MAX_POINTS = 800
-_LAST_DATE = np.datetime64("9000-01-01", "us")  # Matplotlib knows none after 9999, margins included
+_LAST_DATE = np.datetime64("9000-01-01", "us")  # Matplotlib's end in 9999, margins included
 _FEW_BINS, _FEW_REASONS = 10, 4
 _FAMILY_ALPHAS = (0.6, 0.45, 0.3, 0.18)
 _SIZES: dict[str, tuple[str, Callable[[Index], np.ndarray]]] = {
@@ -41,7 +41,7 @@ _SIZES: dict[str, tuple[str, Callable[[Index], np.ndarray]]] = {
 
 
 def plots(facts: Facts) -> dict[str, str]:
-    """Returns the pictures of a dataset by the names of their sections; see `svg_of`."""
+    """Returns the plots of a dataset by the names of their sections; see `svg_of`."""
     if facts.period is None:
         return {}
     return {
@@ -52,7 +52,7 @@ def plots(facts: Facts) -> dict[str, str]:
 
 
 def row_plot(run: np.ndarray) -> str:
-    """Returns a picture of the RTTs of a sorted run over time, MAX_POINTS evenly chosen."""
+    """Plots the RTTs of a sorted run over time, at MAX_POINTS evenly chosen points."""
     run = run[np.unique(np.linspace(0, len(run) - 1, MAX_POINTS).astype(int))]
     times, failed = _dates(run["event_time"]), run["rtt"] < 0
 
@@ -67,7 +67,7 @@ def row_plot(run: np.ndarray) -> str:
 
 
 def _dates(times_us: np.ndarray) -> np.ndarray:
-    """Returns times as dates, late ones as _LAST_DATE."""
+    """Returns times as dates, capped at _LAST_DATE."""
     return np.minimum(times_us.astype("datetime64[us]"), _LAST_DATE)
 
 
@@ -101,7 +101,7 @@ def _rtt_axis(axes: Axes, ends: tuple[float, float]) -> None:
 def _date_axis(axes: Axes) -> None:
     """Labels a time axis with as few digits as needed."""
     locator = AutoDateLocator()
-    # Midnights and days with their month; the year or date is at the end.
+    # Midnights and days with their month; the year or date is at the end of the axis.
     formatter = ConciseDateFormatter(
         locator,
         formats=["%Y", "%b", "%b %d", "%H:%M", "%H:%M", "%S.%f"],
@@ -151,12 +151,12 @@ def _time(figure: Figure, facts: Facts) -> None:
     line = facts.timeline
     if line is None:
         return
-    # Bins at the ends are covered in part only, which would look like a loss.
+    # The partial bins at the ends would look like a loss.
     inner = slice(1, -1) if len(line.begins_us) > _FEW_BINS else slice(None)
     begins = line.begins_us[inner]
     edges = np.append(_dates(begins), _dates(begins[-1:]) + np.timedelta64(line.width_us, "us"))
     for split, shares in line.shares.items():
-        if shares.any():  # both splits have the same mean, so that a difference of shape shows
+        if shares.any():  # same mean for both splits, so that a difference of shape shows
             heights = (shares * len(shares))[inner]
             axes.stairs(heights, edges, baseline=None, color=_COLORS[split], lw=1.5)  # type: ignore[arg-type]
     for period in facts.empty:
@@ -269,7 +269,7 @@ def _dead_letters(figure: Figure, facts: Facts) -> None:
     axes.set(xlabel="rows of the input")
 
 
-# The height of each in inches, and what draws it.
+# The height in inches and the function of each plot.
 _DRAWINGS: dict[str, tuple[float, Callable[..., None]]] = {
     "rtt": (3.0, _rtt),
     "time": (2.1, _time),

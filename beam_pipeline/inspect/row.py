@@ -1,8 +1,8 @@
-"""One row of a dataset, decoded, and one training context: its tokens beside its measurements.
+"""One decoded row of a dataset, and one training context: its tokens beside its measurements.
 
 On a command line a row is train:12, its number in rows.parquet; a context is SEED,ROW,K. A context
-follows from these alone, in epoch 0, and is the one that `training.sampler.ProbeRowSampler` draws
-with its default settings. `training.inspect_context` draws it, and is loaded by name, here only.
+follows from these alone, in epoch 0; `training.sampler.ProbeRowSampler` draws the same one with its
+default settings. `training.inspect_context` draws it, and is loaded by name, only here.
 """
 
 import importlib
@@ -35,8 +35,6 @@ TOKEN_STYLES = {
 
 
 class OneRow(NamedTuple):
-    """A row and its place."""
-
     name: RowName
     shard: str
     position: int
@@ -44,19 +42,13 @@ class OneRow(NamedTuple):
 
 
 def check_row_name(name: RowName, index: Index, flag: str) -> None:
-    """Raises UsageError if the split has no such row."""
     if name.number >= len(index):
         have = f"0 to {len(index) - 1}" if len(index) else "none"
         raise UsageError(f"--{flag}: there is no row {name}; {name.split} has {have}")
 
 
 def read_row(dataset: Dataset, index: Index, name: RowName) -> OneRow:
-    """Reads a row.
-
-    Raises:
-      UsageError: the split has no such row.
-      ProbelineError: it cannot be read.
-    """
+    """Reads a row; UsageError if the split lacks it, ProbelineError if it cannot be read."""
     check_row_name(name, index, "row")
     shards = dataset.manifest.splits[name.split].shards
     return OneRow(
@@ -118,7 +110,7 @@ class Token(NamedTuple):
 
 
 class DecodedMeasurement(NamedTuple):
-    """The tokens of one measurement, and the measurement as text."""
+    """The tokens of a measurement, and the measurement as text."""
 
     tokens: list[Token]
     text: str
@@ -133,12 +125,7 @@ class OneContext(NamedTuple):
 
 
 def draw_context(dataset: Dataset, index: Index, name: ContextName) -> OneContext:
-    """Draws a context.
-
-    Raises:
-      UsageError: there is no such row or context.
-      ProbelineError: the row cannot be read.
-    """
+    """Draws a context; UsageError if it or its row does not exist, ProbelineError if unreadable."""
     check_row_name(name.row, index, "context")
     training = importlib.import_module("training.inspect_context")
     about, measurements = training.draw_context(dataset, *name.row, name.seed, name.k)
@@ -147,7 +134,7 @@ def draw_context(dataset: Dataset, index: Index, name: ContextName) -> OneContex
 
 
 def print_context(context: OneContext, console: Console) -> None:
-    """Prints a context: each measurement on a line, its tokens below, coloured by field."""
+    """Prints each measurement of a context on a line, its tokens below, coloured by field."""
     say(console, context.about)
     console.print(Text("tokens: ") + _coloured(zip(TOKEN_STYLES, TOKEN_STYLES, strict=True)))
     for number, measurement in enumerate(context.measurements):
@@ -156,5 +143,5 @@ def print_context(context: OneContext, console: Console) -> None:
 
 
 def _coloured(tokens: Iterable[tuple[str, str]]) -> Text:
-    """Returns tokens, each with its kind, as text."""
+    """Returns tokens as text, coloured by kind."""
     return Text(" ").join(Text(text, TOKEN_STYLES[kind]) for text, kind in tokens)

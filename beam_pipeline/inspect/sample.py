@@ -1,9 +1,8 @@
 """A bounded, repeatable sample of a split's measurements, drawn from its rows.
 
-Points are laid at even distances over all measurements, in the order of src_id and row_index. The
-rows that they fall into are read, and measurements spread over each of them are taken. So a row is
-read with a probability in proportion to its length, and all measurements weigh about the same. A
-split that is small enough is taken whole. The same dataset always gives the same sample.
+Points are placed at equal distances over all measurements, in the order of src_id and row_index.
+From each row hit, evenly spread measurements are taken, so the chance of a row is proportional to
+its length, and all measurements have about equal weight. A small split is taken whole.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from beam_pipeline.inspect.index import HOUR_US, Index, open_rows
 MAX_ROWS = 400
 MAX_BYTES = 64 << 20
 MAX_MEASUREMENTS = 400_000
-# A silence is longer than an hour and than this many mean intervals of the row.
+# A silence is longer than an hour and this many mean intervals of the row.
 _INTERVALS_OF_SILENCE = 20
 _THREADS = 4
 
 
 class Plan(NamedTuple):
-    """The rows to read: their lines in the Index, and the share of the split each stands for."""
+    """The rows to read: their lines in the Index, and the share of the split each represents."""
 
     lines: np.ndarray
     shares: np.ndarray
@@ -38,28 +37,19 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """Measurements [m] of some rows [r].
+    """Measurements [m] of some rows [r]; `time_us`, `hi`, `lo`, `rtt` as in `sorted_run.WIDE`."""
 
-    Attributes:
-      lines: int64 [r], the lines of the rows in the Index.
-      num_bytes: the size of these rows.
-      num_silences, longest_silence_us: int64 [r], within each row.
-      row: int64 [m], an index into `lines`.
-      time_us, hi, lo, rtt: as in `sorted_run.WIDE`.
-      weight: float64 [m], the number of measurements of the split that each stands for.
-    """
-
-    lines: np.ndarray
-    num_bytes: int
+    lines: np.ndarray  # int64 [r], the rows' lines in the Index
+    num_bytes: int  # of these rows
     is_whole: bool
-    num_silences: np.ndarray
+    num_silences: np.ndarray  # int64 [r], within each row
     longest_silence_us: np.ndarray
-    row: np.ndarray
+    row: np.ndarray  # int64 [m], an index into `lines`
     time_us: np.ndarray
     hi: np.ndarray
     lo: np.ndarray
     rtt: np.ndarray
-    weight: np.ndarray
+    weight: np.ndarray  # float64 [m], measurements of the split represented by each
 
     def __len__(self) -> int:
         return len(self.row)
@@ -78,7 +68,7 @@ class _Taken(NamedTuple):
 
 
 def plan(index: Index) -> Plan:
-    """Chooses the rows: at most MAX_ROWS and, unless a single row is larger, MAX_BYTES."""
+    """Chooses the rows: at most MAX_ROWS and, except for a single larger row, MAX_BYTES."""
     total = index.num_measurements
     fits = len(index) <= MAX_ROWS and int(index.num_bytes.sum()) <= MAX_BYTES
     if total <= MAX_MEASUREMENTS and fits:
@@ -99,11 +89,7 @@ def plan(index: Index) -> Plan:
 
 
 def draw(dataset: Dataset, split: str, index: Index) -> Sample:
-    """Draws the sample of a split.
-
-    Raises:
-      ProbelineError: a row cannot be read, or differs from its line in rows.parquet.
-    """
+    """Draws the sample of a split; ProbelineError if a row is damaged or contradicts its line."""
     planned = plan(index)
     reader = open_rows(dataset, split, index)
 
@@ -113,7 +99,7 @@ def draw(dataset: Dataset, split: str, index: Index) -> Sample:
             for line, share in zip(planned.lines[places], planned.shares[places], strict=True)
         ]
 
-    # In the order of the plan, some shards at a time.
+    # In plan order, some shards at a time.
     shards = index.shard[planned.lines]
     by_shard = np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1)
     with ThreadPoolExecutor(_THREADS) as threads:
@@ -143,7 +129,7 @@ def _take(row: ProbeRow, share: float, is_whole: bool) -> _Taken:
     is_silence = gaps > max(HOUR_US, _INTERVALS_OF_SILENCE * mean_us)
     count = len(run) if is_whole else min(len(run), max(1, round(share * MAX_MEASUREMENTS)))
     if count < len(run):
-        # One of each of `count` parts; at even distances a round of destinations might be missed.
+        # One from each of `count` parts; equal distances could miss a round of destinations.
         rng = np.random.default_rng([row.src_id, row.row_index])
         run = run[((np.arange(count) + rng.random(count)) * len(run) / count).astype(np.int64)]
     return _Taken(run, int(is_silence.sum()), int(gaps[is_silence].max(initial=0)))

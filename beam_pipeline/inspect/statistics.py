@@ -24,15 +24,9 @@ _WIDTHS_S = (
 
 
 class Rtts(NamedTuple):
-    """The pings of one group, such as an hour or a destination.
+    """The pings of one group, such as an hour or a destination; NaN where there are none."""
 
-    Attributes:
-      count: the estimated number of measurements of the split.
-      failed_share: NaN if the group is empty.
-      quantiles_ms: of the answered pings, at QUANTILES; NaN if there are none.
-    """
-
-    count: float
+    count: float  # estimated measurements of the split
     failed_share: float
     quantiles_ms: tuple[float, ...]
 
@@ -55,14 +49,13 @@ class Timeline(NamedTuple):
 def weighted_quantiles(
     values: np.ndarray, weights: np.ndarray, levels: Sequence[float] | np.ndarray = QUANTILES
 ) -> tuple[float, ...]:
-    """Returns the values [n] at levels of 0 to 1 of the weights [n]; NaN if there are no values."""
+    """Returns the quantiles of values [n] with weights [n] at levels 0 to 1; NaN without values."""
     if not len(values):
         return (float("nan"),) * len(levels)
     return tuple(np.quantile(values, levels, method="inverted_cdf", weights=weights).tolist())
 
 
 def rtts_of(sample: Sample, chosen: np.ndarray | slice = slice(None)) -> Rtts:
-    """Returns the RTTs of the chosen measurements, by default all."""
     rtt, weight = sample.rtt[chosen], sample.weight[chosen]
     answered, total = rtt >= 0, float(weight.sum())
     failed = float(weight[~answered].sum()) / total if total else float("nan")
@@ -71,7 +64,7 @@ def rtts_of(sample: Sample, chosen: np.ndarray | slice = slice(None)) -> Rtts:
 
 
 def by_hour(sample: Sample) -> list[Rtts]:
-    """Returns the RTTs of each of the 24 hours of the day, UTC."""
+    """Returns the RTTs of each hour of the day, UTC."""
     hour = sample.time_us // HOUR_US % HOURS
     return [rtts_of(sample, hour == h) for h in range(HOURS)]
 
@@ -80,22 +73,15 @@ def by_hour(sample: Sample) -> list[Rtts]:
 
 
 class NumberedDestinations(NamedTuple):
-    """The d destinations of all samples, in the order of their addresses.
+    """The d destinations of all samples, in the order of their addresses."""
 
-    Attributes:
-      codes: the destination of each measurement, int64 [m] by split.
-      weights: the number of measurements by split and destination, float64 [splits, d].
-      hi, lo: the addresses, uint64 [d].
-    """
-
-    codes: dict[str, np.ndarray]
-    weights: np.ndarray
-    hi: np.ndarray
+    codes: dict[str, np.ndarray]  # by split: each measurement's destination, int64 [m]
+    weights: np.ndarray  # measurements, float64 [splits, d]
+    hi: np.ndarray  # uint64 [d]
     lo: np.ndarray
 
 
 def number_destinations(samples: Mapping[str, Sample]) -> NumberedDestinations:
-    """Numbers the destinations and counts their measurements."""
     hi = np.concatenate([sample.hi for sample in samples.values()])
     lo = np.concatenate([sample.lo for sample in samples.values()])
     order = np.lexsort((lo, hi))
@@ -132,10 +118,10 @@ def top_destinations(samples: Mapping[str, Sample], count: int) -> tuple[list[De
 
 
 def timeline(samples: Mapping[str, Sample], period: Period) -> Timeline:
-    """Counts the measurements in at most some 180 bins of a round width.
+    """Counts the measurements in up to about 180 bins of a round width.
 
-    A bin has _MIN_BIN_MEASUREMENTS sampled measurements or more on average, so that no bin of an
-    even stream is empty by chance.
+    Bins average at least _MIN_BIN_MEASUREMENTS samples, so none of an even stream is empty by
+    chance.
     """
     sampled = sum(len(sample) for sample in samples.values())
     max_bins = min(_MAX_BINS, max(1, sampled // _MIN_BIN_MEASUREMENTS))

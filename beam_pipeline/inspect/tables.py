@@ -21,7 +21,7 @@ _MAX_PERIODS = 5
 
 
 def tables(facts: Facts) -> Iterator[Table]:
-    """Yields all tables, in the order of the report."""
+    """Yields all tables, in report order."""
     yield _overview(facts)
     if facts.comparisons:
         yield _comparison(facts)
@@ -62,7 +62,7 @@ def _overview(facts: Facts) -> Table:
 
 
 def _rtt(rtts: Rtts) -> str:
-    """Returns the median of the answered pings and the range of their middle 80 %, in ms."""
+    """Returns the median of the answered pings and their middle 80 %, in ms."""
     low, middle, high = map(ms_text, rtts.quantiles_ms)
     return middle if middle == NONE else f"{middle} ({low}–{high})"
 

@@ -1,4 +1,4 @@
-"""Prints the report of inspect, and writes its page."""
+"""Prints the report of inspect and writes its page."""
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,18 +24,7 @@ def show(
     row_name: row.RowName | None = None,
     context_name: row.ContextName | None = None,
 ) -> None:
-    """Shows a dataset, or one row or context of it, in the terminal and as a page.
-
-    Args:
-      path: the dataset's folder.
-      html: where to write the page; None writes none.
-      row_name: a row to show instead of the summary.
-      context_name: a training context to show instead of the summary.
-
-    Raises:
-      UsageError: there is no such row or context.
-      ProbelineError: the dataset is not finished or damaged, or the page cannot be written.
-    """
+    """Shows a dataset, or one row or context of it, in the terminal and optionally as a page."""
     dataset = open_dataset(path)
     one_row = context = None
     if row_name:
@@ -54,7 +43,7 @@ def show(
         return
     facts = gather(dataset)
     data = b""
-    if html is not None:  # first: a reader of stdout, such as head, may end the program
+    if html is not None:  # first, since a reader of stdout, such as head, may end the program
         from beam_pipeline.inspect.page import page
 
         if one_row is None and (name := facts.typical_row):
@@ -68,16 +57,7 @@ def show(
 
 
 def show_changes(path: str, other: str) -> None:
-    """Shows the differences of a dataset from another one, or from an earlier generation.
-
-    Args:
-      path: the dataset's folder.
-      other: the folder of the other one, or the number of a generation.
-
-    Raises:
-      UsageError: there is no such generation.
-      ProbelineError: a dataset is not finished or damaged.
-    """
+    """Shows how a dataset differs from another (a folder) or from its own generation (a number)."""
     found = comparison.compare_datasets(open_dataset(path), other)
     console = new_console()
     say(console, comparison.summary(found))
@@ -86,7 +66,7 @@ def show_changes(path: str, other: str) -> None:
 
 
 def print_facts(facts: Facts, console: Console) -> None:
-    """Prints the findings and all tables, and last whether test is like train."""
+    """Prints the findings and all tables, then whether test is like train."""
     manifest = facts.dataset.manifest
     probes = sum(split.num_probes for split in manifest.splits.values())
     period = f", {facts.period} UTC" if facts.period else ""

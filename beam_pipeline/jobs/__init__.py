@@ -1,1 +1,1 @@
-"""What both jobs need of a runner: Beam options, launching, Dataflow, output folder, monitoring."""
+"""Running jobs: Beam's options, launching, Dataflow, the output folder, monitoring."""

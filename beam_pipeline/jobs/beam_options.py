@@ -1,7 +1,7 @@
-"""Beam's own options: parsed from the flags that a job's parser leaves over, errors in one line.
+"""Beam's own options, parsed from the flags that a job's parser leaves over.
 
-A flag that neither the job nor Beam knows is an error that suggests the nearest one, not a silent
-no-op. Without a runner, and with the DirectRunner, a job runs in memory.
+A flag that neither the job nor Beam knows is an error that suggests the nearest one. Without a
+runner, and with the DirectRunner, a job runs in memory.
 """
 
 import argparse
@@ -36,10 +36,9 @@ RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
 
 
 class _Options(PipelineOptions):
-    """Beam's options, each view of which is made once: Beam asks for hundreds, 0.3 ms each."""
+    """Beam's options with cached views: Beam requests hundreds, 0.3 ms each."""
 
     def view_as(self, cls: type[Any]) -> Any:
-        """Returns the view of a class."""
         views = self.__dict__.setdefault("_views", {})  # Beam's own __setattr__ takes options only
         if cls not in views:
             views[cls] = super().view_as(cls)
@@ -47,14 +46,7 @@ class _Options(PipelineOptions):
 
 
 def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOptions:
-    """Returns Beam's options from the flags that are not the job's.
-
-    Args:
-      job_flags: names of the job's own flags, for suggestions.
-
-    Raises:
-      UsageError: a flag is unknown or has a value that Beam refuses.
-    """
+    """Returns Beam's options from the flags that are not the job's; UsageError for a bad flag."""
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -67,14 +59,14 @@ def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOpt
         ) from error
     beam_options = suited(beam_options)
     if not any(flag.startswith(("--direct_num_workers", "--direct-num-workers")) for flag in argv):
-        beam_options.view_as(DirectOptions).direct_num_workers = 0  # Beam's word for all cores
+        beam_options.view_as(DirectOptions).direct_num_workers = 0  # in Beam, all cores
     if beam_options.view_as(StandardOptions).runner not in RUNNERS_WITH_OWN_FLAGS:
         _refuse_unknown(argv, job_flags)
     return beam_options
 
 
 def suited(given: PipelineOptions) -> PipelineOptions:
-    """Returns Beam's options with the runner settings of the jobs; UsageError for --streaming."""
+    """Returns Beam's options with the jobs' runner settings; UsageError for --streaming."""
     beam_options = copy.deepcopy(given).view_as(_Options)
     standard = beam_options.view_as(StandardOptions)
     if standard.runner in (None, "DirectRunner"):
@@ -91,11 +83,7 @@ def suited(given: PipelineOptions) -> PipelineOptions:
 
 
 def check_job_server(beam_options: PipelineOptions) -> None:
-    """Checks that a job server is listening at --job_endpoint: Beam would try for five minutes.
-
-    Raises:
-      UsageError: none is, or the runner needs the flag.
-    """
+    """Raises UsageError if no server listens at --job_endpoint; Beam would retry for minutes."""
     runner = beam_options.view_as(StandardOptions).runner
     endpoint = beam_options.view_as(PortableOptions).job_endpoint
     if runner not in RUNNERS_WITH_OWN_FLAGS or endpoint == "embed":
@@ -117,13 +105,10 @@ def check_job_server(beam_options: PipelineOptions) -> None:
 
 
 def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
-    """Gives the in-memory runner --direct_num_workers workers; 0 means all cores.
+    """Gives the in-memory runner --direct_num_workers workers; 0 means all cores, up to `at_most`.
 
-    They are processes where this process can fork, otherwise threads, which gain little: then 0
+    They are processes where this process can fork, otherwise threads, which gain little: 0 then
     means one. A single worker needs no server between it and the runner.
-
-    Args:
-      at_most: upper limit for "all cores": the number of workers that have work.
     """
     direct = beam_options.view_as(DirectOptions)
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
@@ -137,7 +122,7 @@ def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
 
 
 def _refuse_unfit(beam_options: PipelineOptions) -> None:
-    """Raises UsageError for options with which Beam would fail partway through a job."""
+    """Raises UsageError for options that would make Beam fail partway through a job."""
     workers = beam_options.view_as(DirectOptions).direct_num_workers
     if workers < 0:
         raise UsageError(

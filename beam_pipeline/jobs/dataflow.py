@@ -1,7 +1,7 @@
-"""Jobs on Dataflow as the launcher sees them: submitted, waited for, looked up.
+"""Dataflow jobs as the launcher sees them: submission, waiting and lookup.
 
-Errors of Google's service become one line. Ctrl-C stops the wait, not the job. A Flex Template's
-launcher sets --template_location: then the job is written there, and nothing waits.
+Errors of Google's service become one line. Ctrl-C stops the wait, not the job. The launcher of a
+Flex Template sets --template_location: the job is then written there instead of run.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _CURES = {
 
 @dataclass(frozen=True)
 class DataflowJob:
-    """A job; its name is unique among the active jobs, its id is None until it is submitted."""
+    """A job; its name is unique among active jobs, its id None until it is submitted."""
 
     project: str
     region: str
@@ -58,11 +58,7 @@ class DataflowJob:
 
 
 def job_of(options: PipelineOptions) -> DataflowJob | None:
-    """Returns the job that options ask for; None where they name another runner.
-
-    Raises:
-      UsageError: the job cannot be submitted, or its workers would not have this package.
-    """
+    """Returns the Dataflow job that options request, if any; UsageError if it cannot be run."""
     if options.view_as(beams.StandardOptions).runner != RUNNER:
         return None
     cloud = options.view_as(GoogleCloudOptions)
@@ -81,14 +77,12 @@ def job_of(options: PipelineOptions) -> DataflowJob | None:
 
 
 def prepare_workers(options: PipelineOptions) -> None:
-    """Makes sure that workers get this package and, from a clone, pinned dependencies.
+    """Provides workers with this package and, from a clone, with pinned dependencies.
 
-    setup.py allows ranges, and autoscaling starts workers for hours, but only equal libraries write
-    equal bytes. So workers of a clone install the versions of PINS, which Beam stages as it does
-    --requirements_file.
-
-    Raises:
-      UsageError: workers would lack the package, which Dataflow reports only after minutes.
+    setup.py allows version ranges, and autoscaling starts workers for hours, but only equal
+    libraries write equal bytes. Workers of a clone thus install the versions of PINS, which Beam
+    stages as --requirements_file. Raises UsageError if workers would lack the package, which
+    Dataflow reports only after minutes.
     """
     setup = options.view_as(beams.SetupOptions)
     worker = options.view_as(beams.WorkerOptions)
@@ -126,19 +120,14 @@ class JobFailedError(ProbelineError):
 def submit_and_wait(
     pipeline: beam.Pipeline, job: DataflowJob, on_submitted: Callable[[DataflowJob], None]
 ) -> bool:
-    """Submits a job and waits for its end.
+    """Submits a job and waits for its end; returns False if it only wrote a template.
 
-    Args:
-      job: the job that the pipeline's options ask for.
-      on_submitted: called with the job, and its id, as soon as Dataflow or a template holds it.
-
-    Returns:
-      False if only a template was written, for somebody else to start.
+    `on_submitted` is called with the job, and its id, once Dataflow or a template holds it.
 
     Raises:
-      UsageError, ProbelineError: Dataflow refused the job.
+      UsageError, ProbelineError: Dataflow rejected the job.
       JobFailedError: it failed or was cancelled.
-      DetachedError: Ctrl-C ended the waiting; the job goes on.
+      DetachedError: Ctrl-C ended the wait; the job continues.
     """
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
@@ -180,7 +169,7 @@ def _check_staging(options: PipelineOptions) -> None:
 
 @contextlib.contextmanager
 def log_shown() -> Iterator[None]:
-    """Shows Dataflow's messages about a job on stderr, and no other log of Beam."""
+    """Shows Dataflow's messages about a job on stderr, and hides Beam's other logs."""
     root, runner = logging.getLogger(), logging.getLogger(_RUNNERS_LOG)
     handler = logging.StreamHandler()
     with contextlib.ExitStack() as stack:
@@ -202,11 +191,9 @@ def _failure(job: DataflowJob, error: Any) -> JobFailedError:
 
 
 def active_job_id(job: DataflowJob, created_until: datetime) -> str | None:
-    """Returns the id of a job that is not over yet, else None; ProbelineError without an answer.
+    """Returns the id of a job that has not ended, else None; ProbelineError without an answer.
 
-    Args:
-      job: without an id it is looked up by its name.
-      created_until: a job of that name that was created later is another one.
+    A job without an id is looked up by name; one created after `created_until` is a different job.
     """
     try:
         from google.api_core.exceptions import NotFound
@@ -253,7 +240,7 @@ def _jobs_client(job: DataflowJob) -> Any:
 
 @contextlib.contextmanager
 def _explained(action: str) -> Iterator[None]:
-    """Turns the exceptions of Google's client into one line: what failed, why, and the cure."""
+    """Converts exceptions of Google's client into one line: what failed, why, and the cure."""
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError
 

@@ -1,9 +1,9 @@
 """Flex Templates: the parameters that Dataflow's launcher passes become flags of a job's program.
 
-The launcher runs `python main.py --NAME=VALUE …` in the template's image, each name once, and
-starts the job that the program has written to --template_location. So several paths come in one
-value, and switches as true or false. By default the job is for Dataflow and its workers run this
-image.
+The launcher runs `python main.py --NAME=VALUE …` in the template's image, with each name once, and
+starts the job that the program writes to --template_location. Several paths are thus passed in one
+value, and switches as true or false. By default the job runs on Dataflow, with this image for its
+workers.
 """
 
 import os
@@ -16,7 +16,7 @@ from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.beam_options import beam_parser
 
-# The image's own name, which only the Dockerfile knows: it sets the variable.
+# The name of this image, set by the Dockerfile.
 IMAGE_VARIABLE = "PROBELINE_IMAGE"
 # A comma is part of a name unless another path follows it, or NAME=PATH.
 _NEXT_PATH = re.compile(r",\s*(?=(?:[^,/=]+=)?[a-z][a-z0-9]*://)")
@@ -25,12 +25,7 @@ _NEXT_PATH = re.compile(r",\s*(?=(?:[^,/=]+=)?[a-z][a-z0-9]*://)")
 def launch(
     main: Callable[[Sequence[str]], int], parser: OneLineParser, parameters: Sequence[str]
 ) -> int:
-    """Runs a program with the launcher's parameters and returns its exit code.
-
-    Args:
-      main: the program, called with its flags.
-      parser: the parser of the program's flags other than Beam's.
-    """
+    """Runs a program with the launcher's parameters as flags; returns its exit code."""
     image = os.environ.get(IMAGE_VARIABLE)
     defaults = ["--runner=DataflowRunner", *([f"--sdk_container_image={image}"] if image else [])]
     return run_command(
@@ -63,7 +58,7 @@ def flags_of(parameters: Iterable[str], parser: OneLineParser) -> list[str]:
         elif action.nargs == 0 and has_value:
             if value.lower() == "true":
                 flags.append(name)
-            elif value.lower() == "false":  # only Beam has switches that another one turns off
+            elif value.lower() == "false":  # only Beam has switches with an opposite
                 flags += [
                     other
                     for other, switch in known.items()

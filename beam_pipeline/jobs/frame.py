@@ -1,6 +1,6 @@
 """The frame of every job: check, take the output, run the pipeline, commit.
 
-A job brings its inputs, its transforms, and a function that commits:
+A job provides its inputs, its transforms, and a function that commits:
 
     def run(options: Options, beam_options: PipelineOptions) -> bool:
         paths = [("output", options.output), *(("input", path) for path in options.input)]
@@ -31,9 +31,9 @@ A job brings its inputs, its transforms, and a function that commits:
         run.write(run.path(MANIFEST), data)
         run.finish(success_stamp(data))  # the success file, last
 
-`write` may run again after any of its steps, in another attempt. `commit` skips it when the output
-is finished, treats a lost lease as an error unless another attempt finished, and tidies up. What
-a worker writes goes below `run.folder` until then.
+`write` may run again in another attempt, after any of its steps. `commit` skips it if the output is
+finished, treats a lost lease as an error unless another attempt finished, and cleans up. Until
+then, workers write below `run.folder`.
 """
 
 import contextlib
@@ -82,42 +82,26 @@ _EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """One run of a job, before its output is touched.
-
-    Attributes:
-      inputs: paths of the input files; none may lie in the output.
-      num_units: about how many work units there are, an upper limit for local workers.
-      dataflow_job: what `check_runner` returned.
-      append: leave a finished output as it is; `build` adds to it.
-      look: returns the progress, given the run's folder and called every second or so.
-    """
+    """One run of a job, before its output is touched."""
 
     output: str
     files: OutputFiles
-    inputs: Sequence[str]
-    num_units: int
-    dataflow_job: DataflowJob | None = None
+    inputs: Sequence[str]  # paths; none may be among the files of the output
+    num_units: int  # approximate work units, an upper limit for local workers
+    dataflow_job: DataflowJob | None = None  # as returned by `check_runner`
     overwrite: bool = False
-    append: bool = False
-    look: Callable[[str], Snapshot] | None = None
+    append: bool = False  # leave a finished output as it is; `build` adds to it
+    look: Callable[[str], Snapshot] | None = None  # returns the progress, given the run's folder
 
 
 class Commit(NamedTuple):
-    """The last step of a job.
+    """The last step of a job."""
 
-    Attributes:
-      label: of the transform and in the log.
-      write: called with the values of `sides`; may be repeated; ends with `JobRun.finish`.
-      sides: side inputs, and arguments that are known.
-      is_finished: whether an attempt has finished; None: whether the success file exists.
-      tidy: called after the output is finished, in each attempt, before the run's files go.
-    """
-
-    label: str
-    write: Callable[..., None]
-    sides: Sequence[Any] = ()
-    is_finished: Callable[[], bool] | None = None
-    tidy: Callable[[], None] | None = None
+    label: str  # of the transform and in the log
+    write: Callable[..., None]  # takes `sides`; may be repeated; ends with `JobRun.finish`
+    sides: Sequence[Any] = ()  # side inputs and constant arguments
+    is_finished: Callable[[], bool] | None = None  # by default, if the success file exists
+    tidy: Callable[[], None] | None = None  # called before the run's files are removed
 
 
 Build = Callable[[beam.Pipeline, JobRun], Commit]
@@ -126,14 +110,10 @@ Build = Callable[[beam.Pipeline, JobRun], Commit]
 def check_runner(
     beam_options: PipelineOptions, paths: Iterable[tuple[str, str]]
 ) -> DataflowJob | None:
-    """Checks what a wrong command would otherwise reveal late; returns the Dataflow job, if any.
+    """Checks what would otherwise fail late; returns the Dataflow job, if any.
 
-    Args:
-      paths: flag and value of each path, which Dataflow's workers must be able to read.
-
-    Raises:
-      UsageError: the job server does not answer, the Dataflow options are incomplete, or a path is
-        local.
+    Raises UsageError if the job server does not answer, the Dataflow options are incomplete, or one
+    of the `paths`, (flag, path), is local, where Dataflow's workers cannot read it.
     """
     runners.check_job_server(beam_options)
     dataflow_job = dataflow.job_of(beam_options)
@@ -145,9 +125,9 @@ def check_runner(
 def inspected[File](
     matched: Sequence[FileVersion], inspect: Callable[[FileVersion], File]
 ) -> list[File]:
-    """Inspects files, many at a time; a terminal shows how many.
+    """Inspects files in parallel; a terminal shows the progress.
 
-    No thread remains, since workers are forked next; one that refreshes the line would.
+    No thread may remain, since workers are forked next; auto-refresh would leave one.
     """
     found: list[File] = []
     with (
@@ -164,11 +144,8 @@ def inspected[File](
 def run(spec: JobSpec, build: Build, beam_options: PipelineOptions) -> bool:
     """Runs a job to its end; returns False if it only wrote a template.
 
-    Args:
-      build: adds the job's transforms to the pipeline while the run holds the output.
-
-    Raises:
-      ProbelineError: the job failed; the output does not look finished.
+    `build` adds the job's transforms while the run holds the output. Raises ProbelineError if the
+    job failed; the output then does not look finished.
     """
     runners.use_cores(beam_options, at_most=spec.num_units)
     with (
@@ -198,18 +175,14 @@ def run(spec: JobSpec, build: Build, beam_options: PipelineOptions) -> bool:
 
 
 def add_transforms(pipeline: beam.Pipeline, job_run: JobRun, build: Build) -> None:
-    """Adds a whole job to a pipeline: the check of rights, the job's transforms, the commit."""
+    """Adds a job to a pipeline: the check of rights, the job's transforms, the commit."""
     checked: Any = pipeline | "Check rights" >> CheckRights(job_run.folder)
     last = build(pipeline, job_run)
     _ = checked | last.label >> beam.Map(commit, job_run, last._replace(sides=()), *last.sides)
 
 
 def commit(_: bytes, job_run: JobRun, last: Commit, *sides: Any) -> None:
-    """Commits unless another attempt has done so, and tidies up; may be repeated.
-
-    Raises:
-      ProbelineError: the counts do not agree, or another run has taken the output.
-    """
+    """Commits unless another attempt has, and cleans up; may be repeated."""
     is_finished = last.is_finished or job_run.is_finished
     with logged(last.label, output=job_run.output):
         try:
@@ -225,14 +198,7 @@ def commit(_: bytes, job_run: JobRun, last: Commit, *sides: Any) -> None:
 
 
 def check_rights(begun: bytes, folder: str) -> bytes:
-    """Writes, finds, lists and deletes a file; returns the first argument.
-
-    Args:
-      folder: of the job run's temporary files; each attempt uses its own folder in it.
-
-    Raises:
-      ProbelineError: this process lacks the rights.
-    """
+    """Writes, finds, lists and deletes a file below `folder`; ProbelineError without the rights."""
     attempt = unique_path(folder, "rights")
     path = f"{attempt}/file"
     with logged("Check rights", path=path):
@@ -252,10 +218,10 @@ def check_rights(begun: bytes, folder: str) -> bytes:
 
 
 class CheckRights(beam.PTransform):
-    """Yields the input of a job's last step, on a remote output after a worker has checked rights.
+    """Yields the input of a job's last step; for a remote output, after a worker checked rights.
 
     The workers' account may have fewer rights than the launcher's, and most workers write late. The
-    last step gets its input from here, so nothing is written after that has tidied up.
+    last step takes its input from here, so nothing is written after its cleanup.
     """
 
     def __init__(self, folder: str):
@@ -277,9 +243,7 @@ class CheckRights(beam.PTransform):
 def check_read(planned: Iterable[tuple[Any, int]], read: Iterable[tuple[Any, int]]) -> None:
     """Raises ProbelineError unless every planned work unit was read exactly once, to its last row.
 
-    Args:
-      planned: key and number of rows of each work unit, in any order.
-      read: the same of the work units read.
+    Both arguments have the key and the number of rows of each work unit, in any order.
     """
     planned, read = sorted(planned), sorted(read)
     if planned != read:
@@ -306,11 +270,8 @@ def versions(*packages: str) -> dict[str, str]:
 def start_time() -> str:
     """Returns the start time for an output: UTC, ISO 8601.
 
-    With SOURCE_DATE_EPOCH (reproducible-builds.org), seconds since 1970, it is that time: then two
-    runs write the same bytes in every file.
-
-    Raises:
-      UsageError: SOURCE_DATE_EPOCH is not an integer.
+    It is SOURCE_DATE_EPOCH (reproducible-builds.org), seconds since 1970, if that is set, so that
+    two runs write the same bytes in every file. Raises UsageError if that is not an integer.
     """
     given = os.environ.get(_EPOCH_VARIABLE)
     try:

@@ -1,8 +1,8 @@
 """Beam's in-memory runner: every internal of Beam that Probeline changes or uses.
 
 Beam's own workers are threads, which share one interpreter lock, or processes that import
-everything again: 2.5 CPU-seconds each. Ours are forked from this process with its imports done, and
-share the memory of what is loaded. `check_beam` fails early with a Beam that lacks these internals.
+everything again: 2.5 CPU-seconds each. Ours are forked from this process after its imports, and
+share its memory. `check_beam` fails early if Beam lacks these internals.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _Worker = tuple[BaseProcess, Connection]
 
 
 def check_beam() -> None:
-    """Raises ProbelineError if this version of Beam lacks what this module uses."""
+    """Raises ProbelineError if this version of Beam lacks the internals used here."""
     missing = [name for owner, names in _INTERNALS.items() for name in names
                if not hasattr(owner, name)]  # fmt: skip
     if missing:
@@ -61,9 +61,9 @@ def check_beam() -> None:
 
 @functools.cache
 def patch_beam() -> None:
-    """Changes the runner and the workers of this process; call it before workers are forked."""
+    """Patches the runner and the workers of this process; call it before workers are forked."""
     check_beam()
-    # Beam asks for the signatures of a DoFn six times, a tenth of a second in all.
+    # Beam inspects the signatures of a DoFn six times, a tenth of a second in all.
     userstate.get_dofn_specs = functools.cache(userstate.get_dofn_specs)
     # A bundle ends only when the thread that samples its state wakes up: every 200 ms by default.
     statesampler.StateSampler = functools.partial(
@@ -75,13 +75,13 @@ def patch_beam() -> None:
 
 
 def silence_workers() -> None:
-    """Keeps tracebacks off the terminal that a worker of this process also sends to the runner."""
+    """Keeps off the terminal the tracebacks that workers also send to the runner."""
     sdk_worker.print = lambda *_, **__: None
 
 
 @contextlib.contextmanager
 def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
-    """Lets the in-memory runner use forked workers where its options ask for processes."""
+    """Makes the in-memory runner use forked workers if its options request processes."""
     patch_beam()
     direct = beam_options.view_as(DirectOptions)
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
@@ -122,7 +122,7 @@ def _fork() -> _Worker:
 
 def _work(connection: Connection, parent: int) -> None:
     """Waits for the runner's address and works for it as long as the parent lives."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the runner too, which ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the runner, which ends this
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -137,7 +137,7 @@ def _work(connection: Connection, parent: int) -> None:
 
 
 def _why_ended(exit_code: int | None) -> str:
-    """Returns the exit code of a process, negative for a signal, and the cure."""
+    """Returns a message with a process's exit code, negative for a signal, and the cure."""
     why = f"a worker process ended with exit code {exit_code}"
     if exit_code == -signal.SIGKILL:
         return f"{why}, most likely because memory ran out: give a smaller --direct_num_workers"
@@ -145,7 +145,7 @@ def _why_ended(exit_code: int | None) -> str:
 
 
 class _ForkedWorkerHandler(worker_handlers.GrpcWorkerHandler):
-    """How the runner starts and stops a forked worker."""
+    """Starts and stops a forked worker for the runner."""
 
     def __init__(self, worker: _Worker, *arguments: object):
         super().__init__(*arguments)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ class _ForkedWorkerHandler(worker_handlers.GrpcWorkerHandler):
         self._process.join()
 
     def _watch(self) -> None:
-        """Fails pending requests of the runner when the worker dies, which would wait forever."""
+        """Fails the runner's pending requests if the worker dies; they would wait forever."""
         self._process.join()
         why = _why_ended(self._process.exitcode)
         while not self._is_stopping.wait(0.1):

@@ -20,9 +20,7 @@ _MAX_CHECKS, _CHECK_S = 50, 0.01
 def machine_memory_bytes(cgroup_limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
     """Returns the memory of the machine or, if smaller, the limit of the control group.
 
-    Args:
-      cgroup_limits: files that may hold a limit; without one, version 2 has "max", version 1 a
-        huge number.
+    Without a limit, the file of version 2 has "max", that of version 1 a huge number.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in cgroup_limits:
@@ -34,8 +32,8 @@ def machine_memory_bytes(cgroup_limits: tuple[Path, ...] = _CGROUP_LIMITS) -> in
 def can_fork() -> bool:
     """Returns whether this process can fork: on Linux, with a single thread.
 
-    Threads of libraries count, since a fork lacks them; jemalloc, Arrow's allocator, restarts its
-    own.
+    Threads of libraries count, since a fork lacks them, except those of jemalloc, Arrow's
+    allocator, which restarts its own.
     """
     if sys.platform != "linux" or threading.active_count() > 1:
         return False
@@ -57,7 +55,7 @@ def _threads() -> list[str]:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Turns off the garbage collector, and Beam's log of missing modules, in the block."""
+    """Disables the garbage collector, and Beam's log of missing modules, in the block."""
     disabled = logging.root.manager.disable
     logging.disable()
     gc.disable()  # what is imported stays

@@ -1,6 +1,6 @@
-"""Messages: the elements that stages of a pipeline send each other, as MessagePack arrays.
+"""Messages: the elements exchanged between stages of a pipeline, as MessagePack arrays.
 
-Equal messages are equal bytes, and a stage receives the type that was sent:
+Equal messages have equal bytes, and a stage receives the type that was sent:
 
   class Segment(Message, frozen=True):
       seq: int
@@ -24,7 +24,6 @@ class Message(msgspec.Struct, array_like=True, frozen=True, order=True):
         coders.registry.register_coder(cls, MessageCoder)
 
     def encode(self) -> bytes:
-        """Returns the message as bytes."""
         return _encoder.encode(self)
 
     @classmethod

@@ -1,8 +1,8 @@
 """Monitoring of a run: counters, distributions, and one line of JSON per error.
 
-They are informative only: a retried bundle may count and log twice. The counts in the manifest
-prove that nothing was lost. On Dataflow the counters are on the job's page under "Custom counters"
-and the errors in Cloud Logging. docs/operations.md lists the counters; a test compares.
+They are informative only, since a retried bundle may count and log twice. The counts in the
+manifest prove that nothing was lost. On Dataflow, counters are on the job's page under "Custom
+counters", and errors in Cloud Logging. docs/operations.md lists the counters; a test compares.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ def count_dead_letters(reason: str, count: int) -> None:
 
 @contextlib.contextmanager
 def logged(step: str, **where: object) -> Iterator[None]:
-    """Logs an exception raised inside as a line of JSON with its place, and re-raises it."""
+    """Logs an exception in the block as a line of JSON with its place, and re-raises it."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,8 @@
-"""The output folder of a job run: held, cleared of what a dead run left, and released.
+"""The output folder of a job run: held, cleared of remains of dead runs, and released.
 
-A finished output is replaced only on request. A run that died leaves unfinished files and a
-temporary folder; the next run removes both. `output_lease` keeps two runs from writing one folder.
-Filesystems other than local ones and `gs://` have no lock: there a run refuses a folder with
+A finished output is replaced only on request. A dead run leaves unfinished files and a temporary
+folder, which the next run removes. `output_lease` keeps two runs from writing to one folder.
+Filesystems other than local ones and `gs://` have no lock: there, a run refuses a folder with
 temporary files.
 """
 
@@ -32,50 +32,36 @@ from beam_pipeline.storage.matching import match
 
 TEMP_FOLDER = ".probeline-temp"
 _LOCK_NAME, _MARKER_NAME = "lock", "lock.json"
-_TEMPORARY = r"\.\d+\.tmp"  # the end of a name that `write_durably` gives a file at first
+_TEMPORARY = r"\.\d+\.tmp"  # the suffix of the temporary names of `write_durably`
 
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """The files that a job writes to its output, and that its next run may remove.
-
-    Attributes:
-      patterns: by folder, a regular expression for the names of the job's files.
-      marked: by name, what a file that belongs to the job begins with; a file of that name that
-        begins otherwise belongs to somebody else.
-    """
+    """The files that a job writes to its output, and that its next run may remove."""
 
     flag: str  # of the output folder
-    name: str  # what the output is, in one word
+    name: str  # of the output's content, for messages
     success: str  # the file that marks a finished output
-    patterns: Mapping[str, str]
-    folders: tuple[str, ...] = ()  # the job's with everything below them
-    kept_folders: tuple[str, ...] = ()  # the job's, which this run resumes from
+    patterns: Mapping[str, str]  # by folder, a regular expression for the names of the job's files
+    folders: tuple[str, ...] = ()  # the job's, with everything below them
+    kept_folders: tuple[str, ...] = ()  # the job's, from which this run resumes
+    # By name, how a file of the job may begin; a file of that name with other content is foreign.
     marked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Ends what a dead run has committed and not yet tidied up, given the output, a folder for
-    # temporary files and what must be called before a file gets its name.
+    # Completes what a dead run has committed, given the output, a folder for temporary files, and a
+    # guard to call before a file gets its name.
     settle: Callable[[str, str, Callable[[], None] | None], None] | None = None
 
 
 @dataclass
 class JobRun:
-    """One execution of a job, which holds its output folder; workers get a copy without the lease.
+    """One execution of a job, holding its output folder; workers get a copy without the lease."""
 
-    Attributes:
-      folder: for temporary files of this run, on the filesystem of the output.
-      output: the output folder, without a slash at its end.
-      success: the name of the file that marks a finished output.
-      marker: on `gs://`; workers check it before files get final names.
-      lease: on `gs://`; the launcher's side of the marker.
-      is_handed_over: a Dataflow job writes the output now and tidies up itself.
-    """
-
-    folder: str
-    marker: Marker | None = None
-    output: str = ""
-    success: str = ""
-    lease: Lease | None = None
-    is_handed_over: bool = False
+    folder: str  # for temporary files of this run, on the filesystem of the output
+    marker: Marker | None = None  # on `gs://`; workers check it before files get final names
+    output: str = ""  # without a trailing slash
+    success: str = ""  # the name of the file that marks a finished output
+    lease: Lease | None = None  # on `gs://`; the launcher's side of the marker
+    is_handed_over: bool = False  # a Dataflow job now writes the output and cleans up itself
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "lease": None}
@@ -103,12 +89,12 @@ class JobRun:
             self.marker.check()
 
     def move(self, moves: Sequence[Move]) -> None:
-        """Gives files their final names, in parallel; may be repeated."""
+        """Moves files to their final names, in parallel; may be repeated."""
         self.check()
         move_files(moves)
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes a small file of the output, whole or not at all."""
+        """Writes a small file of the output atomically."""
         write_guarded(path, data, self.below("commit"), self.guard)
 
     def finish(self, stamp: bytes = b"") -> None:
@@ -116,7 +102,7 @@ class JobRun:
         self.write(self.path(self.success), stamp)
 
     def hand_over(self, job: DataflowJob) -> None:
-        """Leaves the output to a Dataflow job; nothing here removes its files from now on."""
+        """Leaves the output to a Dataflow job; from now on, nothing here removes its files."""
         self.is_handed_over = True
         if self.lease is not None:
             self.lease.close()
@@ -142,16 +128,12 @@ def taken(
 ) -> Iterator[JobRun]:
     """Holds an output folder for one run, of this process or of a Dataflow job.
 
-    Args:
-      output: the folder; what a dead run left in it is removed.
-      overwrite: also remove a finished output.
-      job: the Dataflow job about to be submitted, if any.
-      append: leave a finished output as it is.
-      inputs: the files that the run reads, none of which it may remove or replace.
+    Remains of dead runs are removed, with `overwrite` also a finished output; `append` leaves it as
+    it is. `job` is the Dataflow job about to be submitted, if any.
 
     Raises:
-      UsageError: the output is finished and `overwrite` is false, another run is writing it, or
-        it contains an input.
+      UsageError: the output is finished and neither flag is set, another run is writing it, or one
+        of the `inputs` is among the files that the run removes or replaces.
       ProbelineError: the folder cannot be written.
     """
     _refuse_inputs_inside(output, inputs, files)
@@ -166,7 +148,7 @@ def taken(
         if is_local(output):
             stack.enter_context(lock_folder(temp, _LOCK_NAME, given))
         elif not is_gcs(output):
-            with explained_os_errors("write", output):  # before anything there has to be tidied up
+            with explained_os_errors("write", output):  # before anything there needs a cleanup
                 match(f"{temp}/**")
         else:
             run.marker = Marker(os.path.join(temp, _MARKER_NAME), name)
@@ -180,12 +162,12 @@ def taken(
 
 
 def _own_folders(files: OutputFiles) -> set[str]:
-    """Returns the folders of an output that are the job's."""
+    """Returns the job's own folders in an output."""
     return {*files.patterns, *files.folders, *files.kept_folders, TEMP_FOLDER} - {""}
 
 
 def _refuse_inputs_inside(output: str, inputs: Iterable[str], files: OutputFiles) -> None:
-    """Raises UsageError for an input in a folder of the job's own, or named like a file of it."""
+    """Raises UsageError for an input in one of the job's folders, or named like its files."""
     folders = {name.split("/")[0] for name in _own_folders(files)}
     top_files = rf"{re.escape(files.success)}|{files.patterns.get('', '')}"
     below = _real_path(output).rstrip("/") + "/"
@@ -207,7 +189,7 @@ def _real_path(path: str) -> str:
 
 
 def _clear(output: str, run: JobRun, overwrite: bool, append: bool, files: OutputFiles) -> None:
-    """Removes what earlier runs left; UsageError if that is a finished output to keep."""
+    """Removes remains of earlier runs; UsageError if that includes a finished output to keep."""
     success = os.path.join(output, files.success)
     is_finished = exists(success)
     if is_finished and not (overwrite or append):
@@ -221,17 +203,14 @@ def _clear(output: str, run: JobRun, overwrite: bool, append: bool, files: Outpu
     if append:
         return
     if is_finished:
-        delete_files([success])  # first: half of a removed output must not look finished
+        delete_files([success])  # first: a partly removed output must not look finished
     delete_files(list(leftovers(output, files)))
     for folder in files.folders:
         remove_folder(os.path.join(output, folder))
 
 
 def _remove_dead_runs(temp: str, flag: str) -> None:
-    """Removes the temporary files of other runs, dead since this one has the lock.
-
-    UsageError where there are no locks: their run may be alive.
-    """
+    """Removes files of other runs, dead under our lock; UsageError where there are no locks."""
     if is_local(temp):
         for entry in os.scandir(temp):
             if entry.name == _LOCK_NAME:
@@ -252,7 +231,7 @@ def _remove_dead_runs(temp: str, flag: str) -> None:
 
 
 def leftovers(output: str, files: OutputFiles) -> Iterator[str]:
-    """Yields the files of an unfinished run, and no foreign files."""
+    """Yields the files of an unfinished run, but no foreign files."""
     for folder, pattern in files.patterns.items():
         path = os.path.join(output, folder).rstrip("/")
         ours = rf"({pattern})({_TEMPORARY})?"
@@ -267,6 +246,6 @@ def leftovers(output: str, files: OutputFiles) -> Iterator[str]:
 
 
 def _names(folder: str) -> list[str]:
-    if is_local(folder):  # not by a pattern: the folder's name may hold its special characters
+    if is_local(folder):  # no pattern: the folder's name may contain special characters
         return os.listdir(folder) if os.path.isdir(folder) else []
     return [os.path.basename(file.path) for file in match(folder + "/*")]

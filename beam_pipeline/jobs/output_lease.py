@@ -1,15 +1,15 @@
-"""One run at a time writes an output folder: by a lock file, or by a marker object on `gs://`.
+"""Exclusive access to an output folder: by a lock file, or by a marker object on `gs://`.
 
 The operating system releases a lock file when its process dies. A bucket has no such lock, but
 generations: a write can be conditional on the generation read before. The marker names the run, its
 process and its Dataflow job. The launcher renews it. The next run may take a marker that was not
 renewed for LEASE_S, or whose Dataflow job has ended.
 
-A surviving worker of a run that lost its marker must not change what its successor writes. So a
-file is complete in the run's own folder before its worker checks the marker, and gets its final
+A surviving worker of a run that lost its marker must not change what its successor writes. A file
+is thus complete in the run's own folder before its worker checks the marker, and gets its final
 name by a copy on the server. The successor takes the marker, removes that folder, and only then the
-files in the output. A copy that begins later finds no source. The remaining risk is a copy that the
-server is just making: at most gcs.REQUESTS_AT_A_TIME per worker.
+files in the output. A later copy finds no source. The remaining risk is a copy that the server is
+making at that moment: at most gcs.REQUESTS_AT_A_TIME per worker.
 """
 
 import contextlib
@@ -38,14 +38,10 @@ RENEW_S = 60.0
 
 @contextlib.contextmanager
 def lock_folder(folder: str, name: str, given: str) -> Iterator[None]:
-    """Holds a lock file; removes it, and its folder if that is empty, when the block ends.
+    """Holds a lock file for the block, then removes it, and its folder if that is empty.
 
-    Args:
-      given: the output as the user gave it, flag and folder, for messages.
-
-    Raises:
-      UsageError: a live process holds it.
-      ProbelineError: the folder cannot be written.
+    `given` is the output's flag and folder, for messages. Raises UsageError if a live process holds
+    the lock, ProbelineError if the folder cannot be written.
     """
     with explained_os_errors("write", folder):
         lock = _open_lock(folder, name, given)
@@ -53,7 +49,7 @@ def lock_folder(folder: str, name: str, given: str) -> Iterator[None]:
         try:
             yield
         finally:
-            # While the lock is held: nobody may take a file that is about to be removed.
+            # Under the lock: nobody may take a file that is about to be removed.
             with contextlib.suppress(OSError):  # another run may have begun by now
                 os.remove(lock.name)
                 os.rmdir(folder)
@@ -85,7 +81,7 @@ def _open_lock(folder: str, name: str, given: str) -> TextIO:
 
 
 def _refuse_in_the_way(path: str, is_right: Callable[[int], bool], kind: str) -> None:
-    """Raises UsageError for a path of another kind, such as a link out of the folder."""
+    """Raises UsageError for a path of a different type, such as a link out of the folder."""
     with contextlib.suppress(FileNotFoundError):
         if not is_right(os.lstat(path).st_mode):
             raise UsageError(
@@ -99,7 +95,7 @@ class LostOutputError(ProbelineError):
 
 @dataclass(frozen=True)
 class Marker:
-    """The marker object as workers need it: its path and the name of the run that holds it."""
+    """The marker object for workers: its path and the run that holds it."""
 
     path: str
     run: str
@@ -126,14 +122,9 @@ class Marker:
 class Lease:
     """The launcher's side of a marker: takes and renews it, and names the job that inherits it.
 
-    Args:
-      given: the output as the user gave it, flag and folder, for messages.
-      marker: the marker to take.
-      job: the Dataflow job that is about to be submitted, if any.
-
-    Raises:
-      UsageError: another run holds it.
-      ProbelineError: the bucket cannot be written.
+    `given` is the output's flag and folder, for messages, `job` the Dataflow job about to be
+    submitted, if any. Raises UsageError if another run holds the marker, ProbelineError if the
+    bucket cannot be written.
     """
 
     def __init__(self, given: str, marker: Marker, job: DataflowJob | None):
@@ -147,13 +138,13 @@ class Lease:
         self._thread.start()
 
     def name_job(self, job: DataflowJob) -> None:
-        """Records the submitted job as the one that holds the marker from now on."""
+        """Makes the submitted job the holder of the marker."""
         with self._lock:
             self._job = job
             self._rewrite()
 
     def close(self) -> None:
-        """Ends the renewals, which `Marker.release` does not; may be repeated."""
+        """Stops the renewals without releasing the marker; may be repeated."""
         self._stop.set()
         self._thread.join()
 
@@ -181,7 +172,7 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_S):
-            # A lost marker matters, and is noticed, when the workers check it.
+            # Workers notice a lost marker when they check it.
             with contextlib.suppress(ProbelineError), self._lock:
                 self._rewrite()
 
@@ -190,14 +181,14 @@ class Lease:
 
 
 def _owner(data: bytes) -> dict[str, Any]:
-    """Returns the contents of a marker; an empty dict if it is not one of ours."""
+    """Returns the contents of a marker; an empty dict if it is not ours."""
     with contextlib.suppress(ValueError):
         return msgspec.json.decode(data, type=dict)
     return {}
 
 
 def _refuse_a_live_owner(given: str, path: str, found: gcs.Object) -> None:
-    """Raises UsageError unless the run that wrote the marker is over."""
+    """Raises UsageError unless the run that wrote the marker has ended."""
     owner = _owner(found.data)
     written = found.updated or datetime.now(UTC)
     if owner.get("job"):

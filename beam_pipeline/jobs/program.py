@@ -1,9 +1,9 @@
-"""The program of a job: its command line becomes a run, its errors one line and an exit code.
+"""The program of a job: a command line becomes a run, errors one line and an exit code.
 
-Beam takes seconds to load, so a program imports it after --help and after flags are checked. Where
-they are installed, Beam imports pandas, MongoDB's client, IPython and the connectors to Google's
-services, Arrow imports pandas, and numba imports SciPy: half of the start-up time of a small run.
-All of these are optional, so `lean_imports` makes their imports fail.
+Beam takes seconds to load, so a program imports it after --help and the check of flags. Where they
+are installed, Beam imports pandas, MongoDB's client, IPython and connectors to Google's services,
+Arrow imports pandas, and numba imports SciPy: half of the start-up time of a small run. All of
+these are optional, so `lean_imports` makes their imports fail.
 """
 
 from __future__ import annotations
@@ -41,13 +41,8 @@ def run_program[Options, Result](
 ) -> int:
     """Runs the command line of a job and returns the exit code, as `run_command`.
 
-    Args:
-      argv: the command line; None is that of this process. --debug lets Beam's log and tracebacks
-        through.
-      parse: returns the job's options and Beam's from a command line.
-      run: runs the job to its end; returns None if it only wrote a template.
-      report: prints the result and the seconds that the run took.
-      output_name: what a finished output holds, in one word.
+    `run` returns None if it only wrote a template; `report` also takes the seconds of the run;
+    `output_name` is for messages. --debug shows Beam's log and tracebacks.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
@@ -66,7 +61,7 @@ def run_program[Options, Result](
             else:
                 report(options, result, time.monotonic() - started)
         except Exception as error:
-            if "KeyboardInterrupt" in repr(error):  # Beam wraps what stops a worker
+            if "KeyboardInterrupt" in repr(error):  # Beam wraps the exception that stops a worker
                 raise KeyboardInterrupt from error
             if debug:
                 raise
@@ -82,7 +77,7 @@ def run_program[Options, Result](
 
 
 class _Hidden(MetaPathFinder):
-    """Hides the modules of these names."""
+    """Hides modules from imports."""
 
     def __init__(self, names: Sequence[str]):
         self._names = names
@@ -94,11 +89,10 @@ class _Hidden(MetaPathFinder):
 
 @contextlib.contextmanager
 def lean_imports(arguments: Sequence[str]) -> Iterator[None]:
-    """Lets imports of OPTIONAL modules fail in the block.
+    """Makes imports of OPTIONAL modules fail in the block.
 
-    Args:
-      arguments: the command line of this process. Nothing fails if it names a runner, a path with a
-        scheme, or a function, module:function, which may import anything.
+    Nothing fails if the command line names a runner, a path with a scheme, or a function
+    (module:function), which may import anything.
     """
     may_need_all = any(
         text.startswith("--runner") or re.search(r"://|(^|=)[\w.]+:[\w.]+$", text)

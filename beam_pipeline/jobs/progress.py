@@ -1,7 +1,7 @@
-"""The progress display of a run on this machine: one line that changes, or a line every 5 seconds.
+"""The progress display of a local run: one line that is redrawn, or a line every 5 seconds.
 
-A job describes how far it is in a function that looks at the run's temporary files, so a retry
-cannot count twice, and any runner that shares the filesystem can be watched.
+A job derives its progress from the run's temporary files, so a retry cannot count twice, and any
+runner that shares the filesystem can be watched.
 """
 
 import contextlib
@@ -19,17 +19,13 @@ _LINE_SECONDS, _REDRAW_SECONDS = 5.0, 0.5
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How far a phase is: `done` of `total`, in the phase's own measure.
-
-    Attributes:
-      rate_unit: name of the measure in M/s, if its rate is shown.
-    """
+    """Progress of a phase: `done` of `total`, in the phase's own measure."""
 
     phase: str
     done: float
     total: float
     text: str
-    rate_unit: str = ""
+    rate_unit: str = ""  # of the rate in millions, such as M/s; "" hides the rate
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""Running a pipeline to its end, here or on Dataflow: silence, and errors as one line."""
+"""Runs a pipeline to its end, here or on Dataflow, quietly and with one-line errors."""
 
 import atexit
 import contextlib
@@ -34,7 +34,7 @@ def check_paths_are_shared(paths: Iterable[tuple[str, str]]) -> None:
 
 
 def new_pipeline(beam_options: PipelineOptions) -> beam.Pipeline:
-    """Returns an empty pipeline; UsageError for options that Beam does not take."""
+    """Returns an empty pipeline; UsageError for options that Beam rejects."""
     patch_beam()
     try:
         return beam.Pipeline(options=beam_options)
@@ -48,15 +48,10 @@ def run_to_end(
     run: JobRun,
     watching: contextlib.AbstractContextManager[None] | None = None,
 ) -> bool:
-    """Runs a pipeline and waits for its end.
+    """Runs a pipeline to its end; returns False if it only wrote a template.
 
-    Args:
-      job: the job on Dataflow that the pipeline becomes; None for other runners.
-      run: holds the output, which a submitted job takes over.
-      watching: a context for a run on this machine, such as a progress display.
-
-    Returns:
-      False if only a template was written, which a Flex Template's launcher asks for.
+    `run` holds the output, which a submitted Dataflow `job` takes over. `watching` is a context for
+    a local run, such as a progress display.
     """
     if job is not None:
         try:
@@ -70,7 +65,7 @@ def run_to_end(
 
 
 def unexpected(error: BaseException) -> str:
-    """Returns the line for an unexpected error."""
+    """Returns the message for an unexpected error."""
     if isinstance(error, grpc.RpcError | grpc.FutureTimeoutError):
         details = error.details() if isinstance(error, grpc.Call) else None
         return (
@@ -88,10 +83,10 @@ def unexpected(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[None]:
-    """Puts temporary files in a folder deleted at exit: Beam leaves many of its own behind."""
+    """Puts temporary files in a folder deleted at exit, since Beam leaves many behind."""
     environment, default = os.environ.get("TMPDIR"), tempfile.tempdir
     folder = tempfile.mkdtemp(prefix="probeline-")
-    # A server that Beam starts is stopped at exit, and then fails if its folder has gone before.
+    # Deleted at exit: a server that Beam starts is stopped then, and fails without its folder.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     try:
@@ -108,7 +103,7 @@ def temporary_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(beam_options: PipelineOptions) -> Iterator[None]:
-    """Keeps Beam's log and warnings off the terminal; its errors come back as exceptions."""
+    """Keeps Beam's log and warnings off the terminal; its errors still raise exceptions."""
     # It logs when the interpreter exits.
     logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
     silence_workers()
@@ -124,6 +119,6 @@ def quiet(beam_options: PipelineOptions) -> Iterator[None]:
 
 
 def _print_unless_hung_up(failed: threading.ExceptHookArgs) -> None:
-    """Prints what ended a thread, unless a runner that is done closed its stream."""
+    """Prints the exception of a thread, unless a finished runner closed its stream."""
     if not issubclass(failed.exc_type, grpc.RpcError):
         threading.__excepthook__(failed)

@@ -1,9 +1,9 @@
-"""Every n-gram that evaluation sets share with a training corpus, with its place in both.
+"""Finds every n-gram that evaluation sets share with a training corpus, with its place in both.
 
   config = DeconConfig(input_path=…, decontaminate_source=…, output_path=…, ngram=NGramConfig(15))
   run_train_test_overlap(config)
 
-The same from a shell is `python -m beam_pipeline.overlap`. Nothing heavy is imported here.
+`python -m beam_pipeline.overlap` does the same from a shell. Nothing heavy is imported here.
 """
 
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig

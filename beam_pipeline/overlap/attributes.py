@@ -1,10 +1,10 @@
-"""Writes what evaluation sets share with each training document, in files beside the corpus.
+"""Writes the overlap of each training document with evaluation sets, in files beside the corpus.
 
   python -m beam_pipeline.overlap.attributes --result_path overlap --output_path corpus \\
     --format dolma
 
-The result is one of `python -m beam_pipeline.overlap`, and the training files are as they were
-then. All other flags go to Beam. Exit codes are those of the overlap job.
+The result is from `python -m beam_pipeline.overlap`, and the training files must not have changed.
+All other flags go to Beam. Exit codes are those of the overlap job.
 """
 
 from __future__ import annotations

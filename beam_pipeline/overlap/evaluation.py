@@ -1,8 +1,8 @@
 """The evaluation side: its files, and all its rows in one memory-mapped Arrow file.
 
 Only records with a text are rows. The index, the match files and the counts identify a row by its
-number, which is its place in the file. The order is that of the sources as given, then of paths,
-then of rows, so that the numbers are the same in every run.
+number, its place in that file. Rows are ordered by source as given, then path, then row, so their
+numbers are the same in every run.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from beam_pipeline.overlap.ngrams.arrays import map_file
 from beam_pipeline.overlap.ngrams.token_batches import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
-# Strings are UTF-8 with the three bytes of lone surrogates, which Arrow's own strings cannot hold.
+# Strings are UTF-8 with three bytes per lone surrogate, which Arrow strings cannot hold.
 _SCHEMA = pa.schema(
     [
         ("eval_dataset", pa.large_binary()),
@@ -55,29 +55,24 @@ class EvaluationFile(NamedTuple):
 
     dataset: str
     file: InputFile
-    text_fields: tuple[str, ...] = ()  # joined, a line each; empty: as training documents have it
+    text_fields: tuple[str, ...] = ()  # joined by line feeds; empty: as training documents
 
 
 class EvaluationRow(NamedTuple):
-    """How records of the output identify an evaluation row."""
+    """The identification of an evaluation row in the output."""
 
     eval_dataset: str
     instance_id: str
     eval_path: str
-    eval_row: int  # its place among the records of its file
+    eval_row: int  # index among the records of its file
 
 
 def match_evaluation(
     sources: Sequence[str], text_fields: tuple[str, ...] = (), each: bool = False
 ) -> list[EvaluationFile]:
-    """Returns the files of all evaluation sets, in the order that their rows will have.
+    """Returns the files of all evaluation sets, in the order of their rows.
 
-    Args:
-      text_fields: those of `EvaluationFile`.
-      each: every field of a set becomes a set of its own, with the same files.
-
-    Raises:
-      UsageError: a source has no name, or matches no file.
+    With `each`, every text field of a set becomes a set of its own, with the same files.
     """
     found = [
         EvaluationFile(name, file, text_fields)
@@ -99,14 +94,9 @@ def match_evaluation(
 def write_rows(
     files: Sequence[EvaluationFile], path: str, fields: Fields, limit: int = 0
 ) -> tuple[dict[str, int], list[DeadLetter]]:
-    """Reads all evaluation sets and writes their rows to a local file; returns counts and letters.
+    """Writes the rows of all evaluation sets to a local file; returns counts and dead letters.
 
-    Args:
-      limit: the number of rows of each set that are taken; 0 takes all.
-
-    Raises:
-      ProbelineError: a set has no row with a text, or no row has one in some field, or a file
-        cannot be read.
+    Takes `limit` rows of each set, or all if 0. Raises ProbelineError for a set without texts.
     """
     datasets = list(dict.fromkeys(name for name, *_ in files))
     schema = _SCHEMA.with_metadata({_DATASETS: orjson.dumps(datasets)})
@@ -130,7 +120,7 @@ def write_rows(
                     break
     for dataset in datasets:
         of_set = [each for each in files if each.dataset == dataset]
-        # A set of one field may be empty if others of the same files are not.
+        # A set of one field may be empty if another field of the same files is not.
         if not rows[dataset] and not any(of_file[each.file] for each in of_set):
             raise ProbelineError(_without_text(of_set[0], fields))
     for field in {field for each in files for field in each.text_fields}:
@@ -147,7 +137,7 @@ def write_rows(
 
 
 def _without_text(given: EvaluationFile, fields: Fields) -> str:
-    """Returns the message about an evaluation set without a text."""
+    """Returns the error message for an evaluation set without a text."""
     names = field_names(cut_into_work_units(given.file, None, max(1, given.file.num_bytes))[0])
     cure = "name the field with --eval_text_field"
     if {"doc", "arguments"} <= set(names):
@@ -162,7 +152,7 @@ def _without_text(given: EvaluationFile, fields: Fields) -> str:
 def _read_batches(
     file: InputFile, fields: Fields, text_fields: Sequence[str], found: Counter[str]
 ) -> Iterator[DocumentBatch]:
-    """Yields the rows of a file, several fields joined, and counts those that have each field."""
+    """Yields the rows of a file, with fields joined, and counts the rows with each field."""
     fields = fields._replace(hash_ids=True)
     if not text_fields:
         yield from _read_field(file, fields)
@@ -182,7 +172,7 @@ def _read_field(file: InputFile, fields: Fields) -> Iterator[DocumentBatch]:
 
 
 def _join(batches: Sequence[DocumentBatch]) -> DocumentBatch:
-    """Returns a batch whose texts are those of the same row in all batches, a line each."""
+    """Returns a batch that joins the texts of each row in all batches by line feeds."""
     texts: dict[int, list[str]] = defaultdict(list)
     ids: dict[int, str | None] = {}
     for batch in batches:
@@ -216,12 +206,7 @@ def _record_batch(
 def fingerprint_rows(
     path: str, lengths: Sequence[int], tokenizer: Tokenizer, options: Mapping[str, object]
 ) -> str:
-    """Returns 16 hex digits that change with anything that affects matches.
-
-    Args:
-      path: the local file of `write_rows`.
-      options: everything else that affects matches.
-    """
+    """Returns 16 hex digits that change with the rows and anything else that affects matches."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
     content = {
@@ -238,13 +223,13 @@ def fingerprint_rows(
 
 
 def source_of(tokenizer: Tokenizer) -> str:
-    """Returns the source code of a tokenizer that is a function, "" if there is none to see."""
-    with contextlib.suppress(OSError, TypeError):  # compiled, typed in, or no function
+    """Returns the source code of a tokenizer function, or "" if not available."""
+    with contextlib.suppress(OSError, TypeError):  # compiled, interactive, or not a function
         return inspect.getsource(cast(Callable, tokenizer.function))
     return ""
 
 
-_decode_name = functools.lru_cache(decode)  # of which many rows have the same
+_decode_name = functools.lru_cache(decode)  # many rows share a name
 
 
 class EvaluationRows:
@@ -275,7 +260,7 @@ class EvaluationRows:
         return EvaluationRow(_decode_name(dataset), decode(instance_id), _decode_name(path), row)
 
     def some(self, numbers: np.ndarray) -> Iterator[EvaluationRow]:
-        """Yields rows by their numbers, in ascending order, from their columns."""
+        """Yields rows by ascending number."""
         first, stop = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
         table = self._table.select(EvaluationRow._fields).slice(first, stop - first)
         datasets, ids, paths, rows = (column.to_pylist() for column in table.columns)
@@ -284,11 +269,11 @@ class EvaluationRows:
             yield EvaluationRow(*names, rows[at])
 
     def batches(self) -> list[pa.RecordBatch]:
-        """Returns the columns of all rows in batches, without a copy."""
+        """Returns the columns of all rows in batches, without copying."""
         return self._table.to_batches()
 
     def take(self, numbers: np.ndarray, with_texts: bool = True) -> pa.Table:
-        """Returns the columns of some rows, whose numbers ascend."""
+        """Returns the columns of the rows with these ascending numbers."""
         table = self._table if with_texts else self._table.drop_columns(["text"])
         batches = table.to_batches()
         firsts = np.cumsum([0, *map(len, batches)])
@@ -302,7 +287,7 @@ class EvaluationRows:
         return pa.Table.from_batches(taken, table.schema).combine_chunks()
 
     def instance_keys(self) -> list[bytes]:
-        """Returns for each row the number of its evaluation set in 4 bytes, and its id."""
+        """Returns for each row its evaluation set's number in 4 bytes, followed by its id."""
         number_of = {encode(name): at.to_bytes(4) for at, name in enumerate(self.datasets)}
         datasets, ids = (self._columns[name] for name in ("eval_dataset", "instance_id"))
         numbers = map(number_of.__getitem__, datasets.to_pylist())
@@ -313,5 +298,5 @@ class EvaluationRows:
         return decode(self._columns["text"][number].as_py())
 
     def texts(self) -> list[Texts]:
-        """Returns the texts of all rows in batches, as the index takes them, without a copy."""
+        """Returns the texts of all rows in batches for the index, without copying."""
         return [array_buffers(chunk) for chunk in self._columns["text"].chunks]

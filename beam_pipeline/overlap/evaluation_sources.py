@@ -1,7 +1,6 @@
 """The evaluation sets of a command line: their names and paths.
 
-The name of an evaluation set is given, or that of its folder without the suffixes that executors
-append.
+A set has the given name, or that of its folder without suffixes that executors append.
 """
 
 import os
@@ -17,16 +16,16 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 class EvaluationSource(NamedTuple):
-    """An evaluation set: its name, and the folder, glob or file that holds it."""
+    """The name of an evaluation set, and its folder, glob or file."""
 
     name: str
     path: str
 
 
 def parse_evaluation_source(text: str) -> EvaluationSource:
-    """Reads PATH or NAME=PATH; without a name the path gives it (`dataset_name`).
+    """Parses PATH or NAME=PATH; PATH alone is named by `dataset_name`.
 
-    The text before the first `=` is a name unless it has a slash: `lang=en/x.jsonl` has the name
+    The text before the first `=` is a name unless it has a slash: `lang=en/x.jsonl` is named
     `lang`, `./lang=en/x.jsonl` is a path.
 
     Raises:
@@ -43,15 +42,14 @@ def parse_evaluation_source(text: str) -> EvaluationSource:
 
 
 def name_with_field(dataset: str, field: str) -> str:
-    """Returns the name of the evaluation set of one field of another set's rows."""
+    """Returns the name of the evaluation set of one field of a set's rows."""
     return f"{dataset}:{field}"
 
 
 def dataset_name(path: str) -> str:
-    """Returns the name of an evaluation set: that of its folder, without `-1a2b3c` and `-dolma`.
+    """Returns the name of an evaluation set's folder, without `-1a2b3c` and `-dolma`.
 
-    The folder of a glob is the last one above its first wildcard; an existing local path is not a
-    glob.
+    A glob has the last folder above its first wildcard; an existing local path is not a glob.
 
     Raises:
       UsageError: the path has no folder with a name.

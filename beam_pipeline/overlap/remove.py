@@ -1,9 +1,9 @@
-"""Writes a training corpus anew without what evaluation sets share with it.
+"""Writes a training corpus without the text that it shares with evaluation sets.
 
   python -m beam_pipeline.overlap.remove --result_path overlap --output_path clean --remove split
 
-The result is one of `python -m beam_pipeline.overlap`, and the training files are as they were
-then. All other flags go to Beam. Exit codes are those of the overlap job.
+The result is from `python -m beam_pipeline.overlap`, and the training files must not have changed.
+All other flags go to Beam. Exit codes are those of the overlap job.
 """
 
 from __future__ import annotations

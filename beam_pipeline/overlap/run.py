@@ -1,4 +1,4 @@
-"""A run of the overlap job, and of the removal that it may ask for, one after the other."""
+"""Runs the overlap job, then the removal if requested."""
 
 from collections.abc import Sequence
 
@@ -14,15 +14,15 @@ from beam_pipeline.overlap.removal.options import RemovalOptions
 
 
 def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -> str | None:
-    """Runs the job, then the removal, to their ends and returns the path of the results.
+    """Runs the job, then the removal; returns the path of the results.
 
     Returns None if the options ask for a template, as a Flex Template's launcher does.
 
     Args:
-      command: that of the run, for a shell; "" if it is run from Python.
+      command: the shell command of the run; "" for a run from Python.
 
     Raises:
-      UsageError, ProbelineError: as `launch.run` and `job.remove`. A result that is finished stays.
+      UsageError, ProbelineError: as `launch.run` and `job.remove`. A finished result is kept.
     """
     removal = _removal_of(config)
     if removal is not None:
@@ -53,10 +53,9 @@ def _removal_of(config: DeconConfig) -> RemovalOptions | None:
 def run_from_python(
     config: DeconConfig, beam_options: PipelineOptions | Sequence[str] | None
 ) -> str:
-    """Runs the job with Beam's options, given as such or as flags; returns the path of the output.
+    """Runs the job with Beam's options or flags; returns the path of the output.
 
-    Raises:
-      UsageError, ProbelineError: as `run`; an error of a worker, too.
+    Errors are those of `run`, also from workers.
     """
     if isinstance(beam_options, PipelineOptions):
         options = suited(beam_options)
@@ -66,7 +65,7 @@ def run_from_python(
     try:
         run(config, options)
     except Exception as error:
-        # From a worker: Beam adds where it happened and may raise another exception.
+        # From a worker: Beam adds the location and may raise another type of exception.
         found = user_error(error)
         if found is None or str(found) == str(error):
             raise

@@ -23,7 +23,7 @@ PROOFPILE_LENGTHS = (5, 10, 15)
 class ExecutorStep:
     """A step of an executor, which calls `fn(config)`."""
 
-    name: str  # from which executors make paths
+    name: str  # executors make paths from it
     fn: Callable[[DeconConfig], str]  # returns the path of its output
     config: DeconConfig
     description: str | None = None
@@ -64,7 +64,7 @@ def build_overlap_step(
     output_path: str,
     **config: Any,
 ) -> ExecutorStep:
-    """Returns a step that runs the job; the arguments after its name are fields of DeconConfig.
+    """Returns a step that runs the job; the arguments after `name` are fields of DeconConfig.
 
     Raises:
       UsageError: a value of the config is not allowed.
@@ -86,7 +86,7 @@ def build_proofpile_step(
     output_path: str,
     **config: Any,
 ) -> ExecutorStep:
-    """Returns `build_overlap_step` for Proof-Pile-2: n of 5, 10 and 15, unless `config` has others.
+    """Returns `build_overlap_step` for Proof-Pile-2, by default with n of 5, 10 and 15.
 
     Raises:
       UsageError: a value of the config is not allowed.

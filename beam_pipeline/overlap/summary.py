@@ -1,6 +1,6 @@
 """The summary that an overlap run prints: a table of overlaps, counts, and the next command.
 
-It comes from the files of the finished output, not from counters of workers.
+It comes from the finished output's files, not from worker counters.
 """
 
 import shlex
@@ -28,7 +28,7 @@ from beam_pipeline.report.terminal import new_console, print_table
 
 
 def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
-    """Prints the overlap of each evaluation set, what caps left out, and the next command."""
+    """Prints the overlap of each evaluation set, the effect of caps, and the next command."""
     console = new_console()
     summary, report = read_summary(output), read_contents(Output(output), config.lengths)
     print_table(console, _hits(output))

@@ -1,8 +1,7 @@
-"""Adding to a finished dataset: whether it can be, and what the run takes from it.
+"""Appending to a finished dataset: whether it is possible, and what the run takes from it.
 
-The result is what one job over all input would have written, so the options that decide bytes are
-those of the dataset. Its rows are read back as input beside the new files, and all are grouped
-again.
+The result is that of one job over all input, so the options that determine bytes are the dataset's.
+Its rows are read back as input beside the new files, and everything is grouped again.
 """
 
 import hashlib
@@ -31,11 +30,7 @@ _MAX_LISTED_FILES = 1000
 
 
 def open_base(output: str) -> Dataset:
-    """Opens the dataset that a run adds to, and completes the switch of a killed run.
-
-    Raises:
-      UsageError: there is none, it lacks what adding needs, or another run is writing it.
-    """
+    """Completes a killed run's switch and opens the dataset to append to; UsageError if unfit."""
     if not is_local(output) and not is_gcs(output):
         raise UsageError(f"--append: {output} is neither local nor on gs://: choose such a folder")
     try:
@@ -54,18 +49,13 @@ def open_base(output: str) -> Dataset:
 
 
 def tidied(output: str) -> Dataset:
-    """Completes the switch of a killed run in a dataset, and opens it."""
+    """Completes the switch of a killed run, and opens the dataset."""
     with output_folder.taken(output, False, append=True, files=DATASET_FILES):
         return open_dataset(output)
 
 
 def check(base: Dataset, ours: dict[str, Any]) -> None:
-    """Checks that a run may add to a dataset, once it holds the output.
-
-    Raises:
-      UsageError: an option of the run, `ours`, differs from the dataset's.
-      ProbelineError: another run has just changed the dataset.
-    """
+    """Raises ProbelineError if an option of `ours` is not the dataset's, or it has just changed."""
     defaults = {item.name: item.default for item in fields(Options)}
     for name, value in ours.items():
         said = base.manifest.options.get(name, defaults.get(name, ""))
@@ -94,25 +84,21 @@ def all_inputs(base: Dataset | None, planned: Generation) -> list[str]:
 
 
 def as_base(manifest: Manifest) -> Manifest:
-    """Returns what the commit needs of the dataset's manifest."""
+    """Returns the part of the dataset's manifest that the commit needs."""
     splits = {name: replace(split, shards=[]) for name, split in manifest.splits.items()}
     generations = manifest.generations or [_first_generation(manifest)]
     return replace(manifest, splits=splits, generations=generations)
 
 
 def _first_generation(manifest: Manifest) -> Generation:
-    """Returns the generation of a manifest that is older than their list."""
+    """Returns the only generation of a manifest that predates their list."""
     probes = sum(split.num_probes for split in manifest.splits.values())
     records = sum(split.num_records for split in manifest.splits.values())
     return Generation("", [], {}, manifest.versions, manifest.counts, probes, records)
 
 
 def plan(options: Options, files: Iterable[FileVersion]) -> Generation:
-    """Returns the generation that a run writes, without what it counts.
-
-    Args:
-      files: the input files.
-    """
+    """Returns the generation that a run writes, without its counts."""
     listed = sorted(files)
     digest = hashlib.blake2b(digest_size=16)
     for file in listed:

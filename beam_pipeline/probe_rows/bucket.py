@@ -1,9 +1,9 @@
-"""Buckets of probes: what is grouped by key, and sorted in bounded memory.
+"""Buckets of probes: grouped by key, then sorted in bounded memory.
 
-A probe's bucket is a hash of its address. So every probe's history meets in one place, and the
-shuffle moves one chunk for each bucket of a work unit, however many probes there are.
+A probe's bucket is a hash of its address. A probe's whole history thus meets in one place, and the
+shuffle moves one chunk per bucket and work unit, however many probes there are.
 
-The probes of a chunk are in order, so a bucket of any size is sorted by consecutive reads, some
+The probes of a chunk are ordered, so a bucket of any size is sorted by sequential reads, some
 probes at a time. Only a probe that exceeds the memory alone is sorted by `external_sort`.
 """
 
@@ -36,39 +36,35 @@ MAX_BUCKETS = 10_000
 
 
 def num_buckets(rows_in_all: int) -> int:
-    """Returns the number of buckets for an input of that many rows."""
+    """Returns the number of buckets for an input of `rows_in_all` rows."""
     return min(max(1, -(-rows_in_all // BUCKET_ROWS)), MAX_BUCKETS)
 
 
 def joined_bytes(memory_bytes: int) -> int:
-    """Returns how many bytes of small chunks are joined at a time, which takes thrice as many."""
+    """Returns the bytes of small chunks to join at a time; joining takes three times as much."""
     return memory_bytes // 4
 
 
 class History(NamedTuple):
-    """The whole histories of probes, each as a sorted run."""
+    """Complete histories of probes, each as a sorted run."""
 
     src_addrs: list[str]  # [p], canonical
     run: np.ndarray  # NARROW or WIDE [n]
-    bounds: np.ndarray  # int64 [p + 1], where each probe's run begins and ends
+    bounds: np.ndarray  # int64 [p + 1], of each probe's run
 
 
 class LargeHistory(NamedTuple):
-    """The history of one probe that exceeds the memory, as sorted runs that are not read."""
+    """The history of one probe that exceeds the memory, as unread sorted runs."""
 
     src_addr: str
-    runs: Iterator[UnreadRun]  # to be used up and read before the bucket goes on
+    runs: Iterator[UnreadRun]  # must be read completely before the bucket advances
 
 
 class Bucket:
-    """The chunks of a bucket, read once from their beginning to their end.
+    """The chunks of a bucket, read once from start to end.
 
-    Memory: the tables of probes, 32 bytes for each probe of a chunk that is stored or joined; of
-    the measurements a small multiple of `memory_bytes`.
-
-    Args:
-      reader: reads what is stored in the job run's folder.
-      local_folder: for inline payloads that exceed the memory.
+    Memory: tables with 32 bytes for each probe of a stored or joined chunk, and a small multiple of
+    `memory_bytes` of measurements. Inline payloads that exceed it go to `local_folder`.
     """
 
     def __init__(
@@ -93,7 +89,7 @@ class Bucket:
             chunk.ranks = its_ranks
 
     def histories(self) -> Iterator[History | LargeHistory]:
-        """Yields the histories of all probes, as many at a time as the memory holds."""
+        """Yields the histories of all probes, as many at a time as fit in memory."""
         ends = np.cumsum(self._num_bytes)
         start = 0
         while start < len(ends):
@@ -111,7 +107,7 @@ class Bucket:
             yield from chunk.runs_of(rank)
 
     def _in_memory(self, start: int, end: int) -> Iterator[History]:
-        """Yields the histories of probes from `start` to `end`: the narrow, then the wide ones."""
+        """Yields the histories of probes [start, end): the narrow ones, then the wide ones."""
         begun = [part for chunk in self._chunks for part in chunk.take(end)]
         parts = [(as_array(is_wide, wait()), *whose) for is_wide, wait, *whose in begun]
         # Usually each file covers one period: placed in time order, the runs of a probe are sorted.
@@ -135,7 +131,7 @@ class Bucket:
 
 
 class _SpillBuffer:
-    """Payloads in memory, and beyond `memory_bytes` in a local file."""
+    """Keeps payloads in memory, and beyond `memory_bytes` in a local file."""
 
     def __init__(self, memory_bytes: int, folder: str):
         self._memory_bytes = memory_bytes
@@ -143,7 +139,7 @@ class _SpillBuffer:
         self._reader = ClaimReader()
 
     def put(self, payload: bytes | memoryview) -> PayloadReader:
-        """Keeps a payload; it can be read once the file is closed."""
+        """Keeps a payload, which can be read after `close`."""
         self._memory_bytes -= len(payload)
         kept = bytes(payload) if self._memory_bytes >= 0 else self._writer.put(payload)
         return PayloadReader(kept, self._reader)
@@ -156,7 +152,7 @@ class _SpillBuffer:
 def _readers(
     chunks: Iterable[Chunk], reader: ClaimReader, memory_bytes: int, local_folder: str
 ) -> "list[_ChunkReader]":
-    """Returns the readers of chunks, of small ones joined as they arrive."""
+    """Returns the readers of chunks; small chunks are joined as they arrive."""
     buffer = _SpillBuffer(memory_bytes, local_folder)
     readers, small, small_bytes = [], [], 0
     for chunk in chunks:
@@ -175,7 +171,7 @@ def _readers(
 
 
 class _Part(NamedTuple):
-    """The runs of some probes in a chunk, which are being read."""
+    """The runs of consecutive probes in a chunk, which are being read."""
 
     is_wide: bool
     wait: Callable[[], bytes]
@@ -184,15 +180,14 @@ class _Part(NamedTuple):
 
 
 class _ChunkReader:
-    """The runs of a chunk, or of some that are joined, read in the order of its probes.
+    """Reads the runs of a chunk, or of joined chunks, in the order of their probes.
 
     Args:
       table: uint64 [NUM_COLUMNS, p], the probes.
-      spans: int64 [n, 2], of each probe of SPAN_RECORDS or more.
-      narrow, wide: the runs of all probes, NARROW and WIDE.
+      spans: int64 [n, 2], of each probe with SPAN_RECORDS or more measurements.
     """
 
-    ranks: np.ndarray  # int32 [p], of its probes in the bucket
+    ranks: np.ndarray  # int32 [p], the ranks of its probes within the bucket
 
     def __init__(
         self, table: np.ndarray, spans: np.ndarray, narrow: PayloadReader, wide: PayloadReader
@@ -205,7 +200,7 @@ class _ChunkReader:
 
     @classmethod
     def of_chunk(cls, chunk: Chunk, reader: ClaimReader, buffer: _SpillBuffer) -> Self:
-        """Returns the reader of a chunk as it is."""
+        """Returns the reader of a single chunk."""
         narrow, wide = (
             buffer.put(run) if isinstance(run, bytes) else PayloadReader(run, reader)
             for run in (chunk.narrow, chunk.wide)
@@ -215,7 +210,7 @@ class _ChunkReader:
 
     @classmethod
     def of_joined(cls, chunks: Sequence[Chunk], buffer: _SpillBuffer) -> Self:
-        """Returns the reader of small chunks, joined to one."""
+        """Returns the reader of small chunks, joined into one."""
         joined = join_chunks(chunks)
         table = joined.table()
         spans = spans_of(joined, counts_of(table).sum(axis=0))[1]
@@ -225,7 +220,7 @@ class _ChunkReader:
         return cls(table, spans, narrow, wide)
 
     def take(self, end_rank: int) -> Iterator[_Part]:
-        """Begins to read the runs of the next probes, those below a rank."""
+        """Starts reading the runs of the next probes, those below `end_rank`."""
         end = int(np.searchsorted(self.ranks, end_rank))
         probes = slice(self._at, end)
         self._at = end
@@ -235,7 +230,7 @@ class _ChunkReader:
                 yield _Part(dtype == WIDE, wait, self.ranks[probes], lengths[probes])
 
     def runs_of(self, rank: int) -> Iterator[UnreadRun]:
-        """Yields the runs of a probe, which is the next one if it is in this chunk at all."""
+        """Yields the runs of a probe, which is the next one if the chunk contains it."""
         at = self._at
         if at == len(self.ranks) or self.ranks[at] != rank:
             return
@@ -248,23 +243,23 @@ class _ChunkReader:
 
 
 class DuplicateFilter:
-    """Drops equal measurements of a probe but one, and counts them in `num_dropped`.
+    """Drops all but one of a probe's equal measurements; counts them in `num_dropped`.
 
-    Two are equal if their records are: time, destination and RTT as the dataset stores them. Equal
-    records are neighbours in a merged run, whatever file, work unit or generation they came from.
+    Measurements are equal if their records are: time, destination and RTT as stored. Equal records
+    are adjacent in a merged run, whatever file, work unit or generation they came from.
     """
 
     def __init__(self) -> None:
         self.num_dropped = 0
 
     def filter_history(self, history: History) -> History:
-        """Returns whole histories without duplicates; their records are overwritten."""
+        """Returns complete histories without duplicates; overwrites their records."""
         run, bounds = distinct(history.run, history.bounds)
         self.num_dropped += len(history.run) - len(run)
         return History(history.src_addrs, run, bounds)
 
     def filter_blocks(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yields consecutive blocks of one sorted run without duplicates, none of them empty."""
+        """Yields consecutive blocks of one sorted run without duplicates, omitting empty ones."""
         last = None
         for block in blocks:
             rest, _ = distinct(block, np.array([0, len(block)]))

@@ -1,13 +1,13 @@
-"""Chunks: the probes of a bucket in one work unit, as they travel to the bucket's worker.
+"""Chunks: the probes of one bucket in one work unit, as sent to the bucket's worker.
 
   chunk     packed table of probes | narrow runs | wide runs     three payloads
 
-A run of 35 B measurements has chunks of few thousand bytes. They are joined as they arrive, so
-that a bucket deals with few large ones.
+At 35 billion measurements a chunk has a few thousand bytes. Such chunks are joined as they arrive,
+so that a bucket handles few large ones.
 
-With many probes, tables are a large part of what a chunk moves. A packed table is its columns one
-after another, each in as few bytes a value as it needs beyond its smallest value. So an IPv4
-address takes 4 bytes instead of 16, and a count mostly one:
+With many probes, tables are a large part of a chunk. A packed table stores its columns one after
+another, as differences from the column's smallest value, each in the bytes that the largest needs.
+An IPv4 address thus takes 4 bytes instead of 16, and a count mostly one:
 
   | number of probes uint64 | for each column: smallest value uint64, width uint64 | the columns |
 """
@@ -25,20 +25,20 @@ from beam_pipeline.probe_rows.pregroup import Grouped, rank
 from beam_pipeline.shards.claim_checks import ClaimWriter, Payload, payload_bytes
 
 LARGE_RUN_RECORDS = 70_000  # a chunk of its own, so that others of the bucket may stay inline
-SPAN_RECORDS = 1000  # of a probe whose span the chunk has; a thousandth of their bytes
+SPAN_RECORDS = 1000  # of a probe with a span, which takes a thousandth of their bytes
 
 
 class Chunk(Message, frozen=True):
     """Some consecutive probes of a bucket in one work unit."""
 
     probes: Payload  # a packed table of addresses and numbers of narrow and wide records
-    narrow: Payload  # NARROW, the sorted runs of the probes, one after another
+    narrow: Payload  # NARROW, the probes' sorted runs, concatenated
     wide: Payload  # WIDE, the same
     spans: bytes  # int64 [n, 2], first and last time of each probe of SPAN_RECORDS or more
 
     @property
     def payloads(self) -> tuple[Payload, Payload, Payload]:
-        """All that may be stored elsewhere."""
+        """All payloads, each of which may be stored."""
         return self.probes, self.narrow, self.wide
 
     @property
@@ -47,12 +47,12 @@ class Chunk(Message, frozen=True):
 
     @property
     def is_small(self) -> bool:
-        """Whether it is inline, and no probe's run is long enough to have a span."""
+        """Whether it is inline and no probe has a span."""
         return not self.spans and all(isinstance(payload, bytes) for payload in self.payloads)
 
 
 def store_chunks(grouped: Grouped, writer: ClaimWriter) -> list[tuple[int, Chunk]]:
-    """Returns the chunks of a work unit with their buckets, valid once the writer is closed."""
+    """Returns a work unit's chunks with their buckets, valid once the writer is closed."""
     table = grouped.table()
     counts = counts_of(table).sum(axis=0)
     is_large = counts >= LARGE_RUN_RECORDS
@@ -79,7 +79,7 @@ def store_chunks(grouped: Grouped, writer: ClaimWriter) -> list[tuple[int, Chunk
 
 
 def _pieces(data: np.ndarray, bounds: np.ndarray) -> Iterator[memoryview]:
-    """Yields the bytes of some rows after others, given where they begin and end."""
+    """Yields the bytes of consecutive ranges of rows."""
     whole = memoryview(data.reshape(-1).view(np.uint8))
     row_bytes = data.nbytes // max(len(data), 1)
     for start, end in itertools.pairwise((bounds * row_bytes).tolist()):
@@ -92,11 +92,7 @@ def have_span(counts: np.ndarray) -> np.ndarray:
 
 
 def spans_of(grouped: Grouped, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which probes have a span, given how many measurements each has.
-
-    Returns:
-      Their numbers, int64 [n], and their first and last times, int64 [n, 2].
-    """
+    """Returns the probes with a span, int64 [n], and their first and last times, int64 [n, 2]."""
     probes = np.flatnonzero(have_span(counts))
     ends = np.iinfo(np.int64)
     spans = np.tile([ends.max, ends.min], (len(probes), 1))
@@ -111,7 +107,7 @@ def spans_of(grouped: Grouped, counts: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def join_chunks(chunks: Sequence[Chunk]) -> Grouped:
-    """Joins small chunks of a bucket to one sorted run per probe."""
+    """Joins small chunks of a bucket into one sorted run per probe."""
     chunks = sorted(chunks, key=_first_time)  # so that most runs are sorted once joined
     table = unpack([_inline(chunk.probes) for chunk in chunks])
     firsts, ranks = rank(table[0], table[1])
@@ -144,7 +140,7 @@ def _inline(payload: Payload) -> bytes:
 
 @kernel
 def place(records, lengths, ranks, is_here, run, place_at):
-    """Copies each probe's records to its place in `run`, and moves the place on."""
+    """Copies each probe's records to its place in `run` and advances the place."""
     at = 0
     for probe in range(len(lengths)):
         if is_here[probe]:
@@ -163,14 +159,9 @@ _HEADER_BYTES = 8 + 16 * NUM_COLUMNS
 
 
 def pack(tables: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Packs tables that lie side by side.
+    """Packs adjacent tables, uint64 [NUM_COLUMNS, p] with bounds int64 [t + 1], none empty.
 
-    Args:
-      tables: uint64 [NUM_COLUMNS, p].
-      bounds: int64 [t + 1], where each table begins and ends; none is empty.
-
-    Returns:
-      All packed tables, uint8 [n], and where each begins and ends, int64 [t + 1].
+    Returns the packed tables, uint8 [n], and their bounds, int64 [t + 1].
     """
     smallest, widths = np.empty((2, len(bounds) - 1, NUM_COLUMNS), np.uint64)
     _measure(tables, bounds, smallest, widths)
@@ -182,12 +173,12 @@ def pack(tables: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def counts_of(tables: np.ndarray) -> np.ndarray:
-    """Returns the numbers of narrow and of wide records of each probe, int64 [2, p]."""
+    """Returns the counts of narrow and of wide records of each probe, int64 [2, p]."""
     return tables[2:].view(np.int64)
 
 
 def unpack(tables: Sequence[bytes]) -> np.ndarray:
-    """Returns packed tables side by side: uint64 [NUM_COLUMNS, p]."""
+    """Unpacks tables into adjacent ones: uint64 [NUM_COLUMNS, p]."""
     counts = np.frombuffer(b"".join(table[:8] for table in tables), np.uint64).view(np.int64)
     starts = np.cumsum([0, *map(len, tables[:-1])])
     columns = np.empty((NUM_COLUMNS, counts.sum()), np.uint64)
@@ -197,7 +188,7 @@ def unpack(tables: Sequence[bytes]) -> np.ndarray:
 
 @kernel
 def _width(span):
-    """Returns the bytes that values up to `span` take."""
+    """Returns the bytes needed for values up to `span`."""
     width = 0
     while width < 8 and span >> uint64(8 * width) > 0:
         width += 1
@@ -206,7 +197,7 @@ def _width(span):
 
 @kernel
 def _measure(tables, bounds, smallest, widths):
-    """Sets the smallest value of each column of each table, and the bytes of a value."""
+    """Sets the smallest value of each column of each table, and the bytes per value."""
     for table in range(len(widths)):
         for column in range(len(tables)):
             values = tables[column, bounds[table] : bounds[table + 1]]
@@ -231,7 +222,7 @@ def _pack(tables, bounds, smallest, widths, packed):
 
 @kernel
 def _put(packed, at, value, width):
-    """Writes the low bytes of a value and returns where they end."""
+    """Writes the low `width` bytes of a value and returns their end."""
     for i in range(width):
         packed[at + i] = uint8(value >> uint64(8 * i))
     return at + width

@@ -1,4 +1,4 @@
-"""The last step: check of the counts, dead letters, descriptions, manifest and `_SUCCESS`."""
+"""The last step: checks the counts, moves the dead letters, writes manifest and `_SUCCESS`."""
 
 import contextlib
 import os
@@ -51,12 +51,8 @@ def write_dataset(
 ) -> None:
     """Checks the counts, moves the dead letters, describes and commits the dataset.
 
-    An earlier attempt may have done any of these steps.
-
-    Args:
-      num_files: number of input files.
-      planned: number and rows of every work unit.
-      dropped: numbers of duplicates dropped.
+    An earlier attempt may have done any of these steps. `planned` has the number and rows of every
+    work unit, `dropped` the counts of dropped duplicates.
     """
     summaries, shards = sorted(summaries), list(shards)
     check_read(planned, ((summary.unit, summary.planned_rows) for summary in summaries))
@@ -92,7 +88,7 @@ def _shards_of(split: str, job: Job, shards: Iterable[ShardInfo]) -> list[ShardI
 
 
 def _move_dead_letters(job: Job, summaries: Sequence[UnitSummary]) -> list[LetterFile]:
-    """Names the files of dead letters, those of earlier generations first."""
+    """Moves the dead letters to their final names, those of earlier generations first."""
     kept = job.base.dead_letter_files if job.base else []
     kept = [replace(file, path=job.run.path(file.path)) for file in kept]
     written = [_as_file(part) for each in summaries for part in each.dead_letter_files]
@@ -127,7 +123,7 @@ def _generations(
 
 @contextlib.contextmanager
 def _local_indexes(output: str) -> Iterator[str]:
-    """Yields a local folder with the row index of each split, which is read several times."""
+    """Yields a local folder with the row index of each split, since each is read several times."""
     if files.is_local(output):
         yield output
         return
@@ -152,7 +148,7 @@ def _name_dead_letters(letter_files: Sequence[LetterFile]) -> list[LetterFile]:
 
 
 def _count(summaries: Sequence[UnitSummary], num_files: int, num_dropped: int) -> Counts:
-    """Counts the input, without what the dataset that is added to has already.
+    """Counts the new input, without the measurements of the dataset appended to.
 
     Of duplicates, that dataset's measurement counts as the one that is kept.
     """
@@ -169,7 +165,7 @@ def _count(summaries: Sequence[UnitSummary], num_files: int, num_dropped: int) -
 
 
 def check_kept(base: Manifest, added: Counts, summaries: Iterable[UnitSummary]) -> None:
-    """Raises ProbelineError unless all of the dataset that is added to was read, and stays."""
+    """Raises ProbelineError unless all of the dataset appended to was read and remains."""
     kept, said = sum(summary.num_kept for summary in summaries), base.counts.measurements
     if kept != said:
         raise ProbelineError(f"{kept} of the dataset's {said} measurements were read: {FAULT}")
@@ -181,7 +177,7 @@ def check_kept(base: Manifest, added: Counts, summaries: Iterable[UnitSummary]) 
 
 
 def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
-    """Raises ProbelineError unless every row read is in a shard, a dead letter or not wanted."""
+    """Raises ProbelineError unless every row read is written, dead-lettered or left out."""
     written = sum(split.num_measurements for split in splits)
     if counts.rows_read != counts.accounted:
         raise ProbelineError(
@@ -196,10 +192,7 @@ def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
 
 
 def check_shards(output: str, splits: Iterable[Split]) -> None:
-    """Raises ProbelineError unless every shard has the size and checksum that was written.
-
-    No shard is read again: of local ones only the size is compared.
-    """
+    """Raises ProbelineError unless shards have the size and, if remote, the checksum written."""
     if not files.is_local(output) and not files.is_gcs(output):
         return  # other filesystems have no such list
     shards = {f"{output}/{shard.path}": shard for split in splits for shard in split.shards}
@@ -215,7 +208,7 @@ def check_shards(output: str, splits: Iterable[Split]) -> None:
 def check_src_ids(folder: str) -> None:
     """Raises ProbelineError if two probes of the dataset have the same src_id.
 
-    The writer of a shard compares neighbours; this compares all probes. Memory: 8 bytes a probe.
+    Shard writers compare neighbours; this compares all probes. Memory: 8 bytes per probe.
     """
     columns = [np.asarray(batch.column("src_id")) for batch in _probes(folder)]
     ids = np.sort(np.concatenate([np.zeros(0, np.int64), *columns]))
@@ -239,7 +232,7 @@ def _probes(folder: str) -> Iterator[pa.RecordBatch]:
 
 
 def describe_split(folder: str, name: str, shards: Sequence[ShardInfo]) -> Split:
-    """Returns the manifest's entry of a split, with measurements counted from its row index."""
+    """Returns a split's manifest entry; measurements are counted from its row index."""
     measurements, num_probes = np.zeros(len(shards), np.int64), 0
     for batch in index_batches(folder, name, ("shard", "row_index", "n_measurements")):
         shard, row_index, count = map(np.asarray, batch.columns)

@@ -1,15 +1,15 @@
-"""One probe's runs in order, in bounded memory, however long its history is.
+"""Sorts one probe's runs in bounded memory, however long its history is.
 
-Runs are opened in the order of their first records and merged block by block. Of the blocks in
-memory everything is final that no unread record comes before. Runs that do not overlap, usually
-those of files that each cover a period, are so read once, whole.
+Runs are opened in order of their first records and merged block by block. A record in memory is
+final once no unread record can precede it. Runs that do not overlap, such as those of files that
+each cover one period, are thus read once and whole.
 
-  run 1  |==a==|=======        a, b: the block in memory of each open run; the bound is the
-  run 2  |==b==|====           smallest of their last records, and what comes before the first
-  run 3           |========    record of the next run. What is final leaves in order.
+  run 1  |==a==|=======        a, b: the block in memory of each open run. Records are final up to
+  run 2  |==b==|====           the smallest of the last records of a and b, and before the first
+  run 3           |========    record of the next run.
 
-Only the size and the span of a run are known, the times of its first and last record. If more runs
-overlap than the memory has blocks for, some of them are merged to one first (`merged_first`).
+Only the size and time span of a run are known in advance. If more runs overlap than there are
+blocks in memory, some are merged first (`merged_first`).
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ from beam_pipeline.storage.files import crc32c
 class SortedRun(Message, frozen=True):
     """A sorted run as packed bytes, inline or stored."""
 
-    is_wide: bool  # WIDE records, not NARROW ones
+    is_wide: bool  # WIDE rather than NARROW records
     payload: Payload
 
     @property
@@ -49,7 +49,7 @@ class SortedRun(Message, frozen=True):
         return self.num_bytes // self.itemsize
 
     def part(self, start: int, count: int) -> "SortedRun":
-        """Returns the run of `count` records from record `start` on."""
+        """Returns `count` records, from record `start` on, as a run."""
         first, size = start * self.itemsize, count * self.itemsize
         if isinstance(self.payload, bytes):
             return SortedRun(self.is_wide, self.payload[first : first + size])
@@ -57,25 +57,25 @@ class SortedRun(Message, frozen=True):
 
 
 def load_all(runs: Iterable[SortedRun], reader: ClaimReader) -> list[np.ndarray]:
-    """Reads runs, several at a time, as read-only arrays."""
+    """Reads runs as read-only arrays, several in parallel."""
     begun = [(run.is_wide, reader.prefetch(run.payload)) for run in runs]
     return [as_array(is_wide, wait()) for is_wide, wait in begun]
 
 
 def as_array(is_wide: bool, data: bytes | bytearray) -> np.ndarray:
-    """Views the bytes of a run as its records, read-only as they are."""
+    """Views the bytes of a run as records; read-only if the bytes are."""
     return np.frombuffer(data, WIDE if is_wide else NARROW)
 
 
 class Span(NamedTuple):
-    """The times between which the records of a run lie, both inclusive."""
+    """The times of a run's first and last record."""
 
     first: int
     last: int
 
 
 class UnreadRun(NamedTuple):
-    """The next bytes of a payload, which are a sorted run of at least one record."""
+    """A sorted run of at least one record: the next bytes of a payload."""
 
     is_wide: bool
     num_bytes: int
@@ -84,23 +84,21 @@ class UnreadRun(NamedTuple):
 
 
 class ExternalSort:
-    """Sorts the runs of a probe, one probe after another.
+    """Sorts the runs of a probe, one probe at a time; intermediate runs go to `folder`.
 
-    Args:
-      folder: for intermediate runs.
-      memory_bytes: of records held at a time; the process uses a small multiple.
+    It holds `memory_bytes` of records; the process uses a small multiple.
     """
 
     def __init__(self, folder: str, reader: ClaimReader, memory_bytes: int):
         self._folder = folder
         self._reader = reader
         self._memory_bytes = memory_bytes
-        # What is merged is copied twice; half of the memory keeps that within bounds.
+        # A merge copies its records twice; half of the memory leaves room for that.
         self._open_bytes = max(memory_bytes // 2, 1)
         self.spilled_bytes = 0
 
     def sort(self, runs: Iterable[UnreadRun]) -> Iterator[np.ndarray]:
-        """Yields the records of one or more sorted runs as consecutive runs."""
+        """Merges one or more sorted runs; yields the records in blocks."""
         waiting = _in_order(self._joined(runs))
         while len(chosen := merged_first(*_known(waiting), self._open_bytes)):
             chosen = set(chosen.tolist())
@@ -110,7 +108,7 @@ class ExternalSort:
         yield from self._merge(waiting)
 
     def _joined(self, runs: Iterable[UnreadRun]) -> Iterator[UnreadRun]:
-        """Yields runs with spans: small ones are merged to stored runs of the memory's size."""
+        """Yields runs with spans: small ones are merged into stored runs of the memory's size."""
         small: list[np.ndarray] = []
         small_bytes = 0
         for run in runs:
@@ -126,7 +124,7 @@ class ExternalSort:
             yield self._store([merge(small)])
 
     def _store(self, blocks: Iterable[np.ndarray]) -> UnreadRun:
-        """Writes consecutive blocks, all of one record type, as one run."""
+        """Writes consecutive blocks of one record type as one run."""
         writer = ClaimWriter(self._folder, "run", root=self._reader.root)
         is_wide, checksum, times = False, 0, []
         for block in blocks:
@@ -141,7 +139,7 @@ class ExternalSort:
         return UnreadRun(is_wide, writer.num_bytes, records, Span(times[0], times[-1]))
 
     def _merge(self, runs: Sequence[UnreadRun]) -> Iterator[np.ndarray]:
-        """Yields the records of runs that are ordered by their beginnings, of one type."""
+        """Merges runs in order of their starts; yields blocks of one record type."""
         any_wide = any(run.is_wide for run in runs)
         waiting = deque(zip(runs, blocks(*_known(runs), self._open_bytes).tolist(), strict=True))
         heads: list[_Head] = []
@@ -169,19 +167,18 @@ def _in_order(runs: Iterable[UnreadRun]) -> list[UnreadRun]:
 
 
 def _known(runs: Sequence[UnreadRun]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns spans, int64 [n, 2], and sizes, int64 [n], as `merge_plan` takes them."""
+    """Returns the spans, int64 [n, 2], and sizes, int64 [n], of runs."""
     spans = np.array([run.span for run in runs], np.int64)
     return spans, np.array([run.num_bytes for run in runs], np.int64)
 
 
 def _take_final(heads: "Sequence[_Head]", before: int | None) -> list[np.ndarray]:
-    """Takes from the heads what no unread record comes before.
+    """Takes the records from the heads that no unread record can precede.
 
-    Args:
-      before: the time of the first record that is not in a head, if there is one.
+    `before` is the time of the first record that is not in a head, if any.
     """
     unread = [head.block[-1] for head in heads if not head.is_at_end]
-    bound = min(unread, key=np.void.item) if unread else None  # its fields are its order
+    bound = min(unread, key=np.void.item) if unread else None  # records compare by their fields
     taken = []
     for head in heads:
         count = len(head.block) if bound is None else count_up_to(head.block, bound)
@@ -194,7 +191,7 @@ def _take_final(heads: "Sequence[_Head]", before: int | None) -> list[np.ndarray
 
 
 class _Head:
-    """An open run: a block of it is in memory, while the next one is read."""
+    """An open run: one block in memory while the next one is prefetched."""
 
     def __init__(self, run: UnreadRun, block_bytes: int, make_wide: bool):
         self.block_bytes = block_bytes
@@ -213,7 +210,7 @@ class _Head:
         return self._run.records.prefetch(num_bytes) if num_bytes else None
 
     def fill(self) -> bool:
-        """Takes the next block if this one is used up; False at the end of the run."""
+        """Loads the next block if this one is used up; returns False at the end of the run."""
         if len(self.block) == 0 and self._wait:
             block = as_array(self._run.is_wide, self._wait())
             self.block = widen(block) if self._make_wide else block
@@ -226,28 +223,26 @@ class _Head:
         return self._wait is None
 
     def take(self, count: int) -> np.ndarray:
-        """Removes the first records from the block and returns them."""
+        """Removes and returns the first records of the block."""
         taken, self.block = self.block[:count], self.block[count:]
         return taken
 
 
-MAX_FAN_IN = 32  # large runs that are open at a time
+MAX_FAN_IN = 32  # large runs open at a time
 
 
 # --- the plan of a merge -------------------------------------------------------------------------
 
 
 def smallest_block(memory_bytes: int) -> int:
-    """Returns how much of a large run is at least in memory while it is open."""
+    """Returns the min bytes of a large run in memory while it is open."""
     return max(memory_bytes // MAX_FAN_IN, 1)
 
 
 def merged_first(spans: np.ndarray, num_bytes: np.ndarray, memory_bytes: int) -> np.ndarray:
-    """Returns which runs are to be merged to one first, int64 [0 or 2 and more].
+    """Returns the indices of the runs to merge first, int64 [0, or 2 and more].
 
-    Args:
-      spans: int64 [n, 2], ascending by their beginnings.
-      num_bytes: int64 [n], the sizes of the runs.
+    `spans`, int64 [n, 2], are in order of their starts; `num_bytes`, int64 [n], are the sizes.
     """
     block = smallest_block(memory_bytes)
     needed = np.minimum(num_bytes, block)
@@ -258,17 +253,17 @@ def merged_first(spans: np.ndarray, num_bytes: np.ndarray, memory_bytes: int) ->
         return np.zeros(0, np.int64)
     time = spans[at, 0]
     here = np.flatnonzero((spans[:, 0] <= time) & (spans[:, 1] >= time))
-    here = here[np.argsort(num_bytes[here], kind="stable")]  # the smallest, which costs least
+    here = here[np.argsort(num_bytes[here], kind="stable")]  # smallest first: cheapest to merge
     together = np.cumsum(needed[here])
     enough = int(np.searchsorted(together, excess + block)) + 1
     return here[: min(enough, int(np.searchsorted(together, block * MAX_FAN_IN, "right")))]
 
 
 def blocks(spans: np.ndarray, num_bytes: np.ndarray, memory_bytes: int) -> np.ndarray:
-    """Returns how much of each run may be in memory while it is open, int64 [n].
+    """Returns the max bytes of each run in memory while it is open, int64 [n].
 
-    However many are open, it is `memory_bytes` in all at most. Small runs are held whole, and large
-    ones share what is left where most are open. The arguments are those of `merged_first`.
+    Together, open runs take at most `memory_bytes`. Small runs are held whole; large ones share the
+    rest. Arguments as for `merged_first`.
     """
     smallest = smallest_block(memory_bytes)
     is_large = num_bytes > smallest
@@ -283,7 +278,7 @@ def blocks(spans: np.ndarray, num_bytes: np.ndarray, memory_bytes: int) -> np.nd
 
 
 def _open_at_starts(spans: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Returns the weight of all runs that are open when each begins; ends are inclusive."""
+    """Returns the weight of all runs open at each run's start; ends are inclusive."""
     starts, ends = spans[:, 0], np.sort(spans[:, 1])
     begun = np.append(0, np.cumsum(weights))
     ended = np.append(0, np.cumsum(weights[np.argsort(spans[:, 1], kind="stable")]))

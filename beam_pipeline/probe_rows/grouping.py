@@ -1,7 +1,7 @@
 """From work units to rows: pre-group, GroupByKey on src_addr, bounded sort, row split.
 
-Probes are grouped by a hash of src_addr, many in a bucket: what each costs is not an element of its
-own. All of a probe is in one bucket.
+Probes are grouped into buckets by a hash of src_addr, so the shuffle does not pay for one element
+per probe. A probe is in one bucket only.
 
 | MeasurementUnit
 v  PreGroup      reads, checks, sorts one chunk per bucket; large chunks stay on storage
@@ -54,17 +54,17 @@ _CUT_ROWS_BYTES, _MAX_CUT_ROWS = 4 << 20, 10_000  # of rows that travel together
 
 
 class UnitSummary(Message, frozen=True):
-    """What became of the rows of a work unit: the counts that prove that none was lost."""
+    """Counts of a work unit, which prove that no row was lost."""
 
     unit: int
-    planned_rows: int  # of its Parquet files that were read, or are behind a file_unreadable
+    planned_rows: int  # of its Parquet files, including unreadable ones
     num_rows: int
     num_measurements: int
     dead_letters: dict[str, int]
     dead_letter_files: list[LetterPart]  # in order
     num_left_out: int = 0  # not in the sample
-    num_kept: int = 0  # of the measurements, those that the dataset that is added to has already
-    first_us: int | None = None  # of all others
+    num_kept: int = 0  # measurements that the dataset being appended to already has
+    first_us: int | None = None  # of the new measurements
     last_us: int | None = None
 
 
@@ -136,9 +136,9 @@ class PreGroup(beam.DoFn):
                 yield CheckedBatch(1, None, [error.as_letter()], error.row)
 
     def _store_chunks(self, unit: MeasurementUnit, blocks: list[Block]) -> list[tuple[int, Chunk]]:
-        """Returns the chunks of some blocks as elements, once their file is closed.
+        """Returns the chunks of blocks, keyed by bucket, after closing their file.
 
-        The largest first: Beam's in-memory runner deals keys to its workers as they appear.
+        The largest come first: Beam's in-memory runner assigns keys to workers in that order.
         """
         folder, inline_bytes = self._workspace
         name = f"unit-{unit.index:06d}"
@@ -156,7 +156,7 @@ def _letter_box(unit: int, workspace: Workspace) -> LetterBox:
 
 
 class _Added:
-    """Tells new measurements from those of the dataset that is added to."""
+    """Counts measurements already in the dataset; tracks the time range of the new ones."""
 
     num_kept = 0
     first_us: int | None = None
@@ -178,7 +178,7 @@ SortedBucket = RowsOrSegment | TaggedOutput[Literal["dropped"], int]
 class SortBucket(beam.DoFn):
     """(bucket, [Chunk]) → CutRows; tagged SEGMENTS: (src_addr, Segment) of very long histories.
 
-    Tagged DROPPED: the number of duplicates that a bucket had, if they are dropped.
+    Tagged DROPPED: the number of duplicates dropped from a bucket, if any.
     """
 
     SEGMENTS, DROPPED = "segments", "dropped"
@@ -234,7 +234,7 @@ class SortBucket(beam.DoFn):
         self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
 
     def _cut(self, history: History) -> Iterator[CutRows]:
-        """Yields the rows of histories in memory, those of some probes with one row joined."""
+        """Yields the rows of histories in memory, joining those of probes with a single row."""
         src_addrs, run, bounds = history
         rows: list[int] = []  # consecutive probes with one row
         for probe, sure in enumerate(surely_fit(run, bounds, self._row_format).tolist()):
@@ -261,12 +261,12 @@ class SortBucket(beam.DoFn):
             yield TaggedOutput(self.SEGMENTS, (src_addr, segment))
 
     def _store_segments(self, blocks: Iterable[np.ndarray]) -> Iterator[Segment]:
-        """Yields numbered segments of about SEGMENT_BYTES, each once its file is closed."""
+        """Yields numbered segments of about SEGMENT_BYTES, each after its file is closed."""
         writer = ClaimWriter(self._workspace.below("segments"), "segments")
         closed: list[Segment] = []
         num_measurements = 0
         for seq, run in enumerate(_pieces(blocks, self._segment_bytes)):
-            # The newest segment is held back: it may turn out to be the last one.
+            # The newest segment is held back, since it may be the last one.
             if writer.num_bytes >= _SEGMENT_FILE_BYTES:
                 writer.close()
                 writer = ClaimWriter(self._workspace.below("segments"), "segments")
@@ -283,7 +283,7 @@ class SortBucket(beam.DoFn):
 
 
 def _joined(history: History, probes: list[int]) -> Iterator[CutRows]:
-    """Yields the rows of consecutive probes, if there are any."""
+    """Yields the rows of consecutive probes, if any."""
     if probes:
         bounds = history.bounds[probes[0] : probes[-1] + 2]
         keys = [RowKey(history.src_addrs[probe], 0) for probe in probes]
@@ -291,7 +291,7 @@ def _joined(history: History, probes: list[int]) -> Iterator[CutRows]:
 
 
 def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarray]:
-    """Yields consecutive blocks of one type in pieces of that size, only the last one smaller."""
+    """Recuts consecutive blocks of one type into pieces of `piece_bytes`; the last is smaller."""
     held: list[np.ndarray] = []
     missing = 0
     for block in blocks:
@@ -303,7 +303,7 @@ def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarr
                 yield join(held)
                 held = []
         if held:
-            held[-1] = held[-1].copy()  # the rest of the block need not stay in memory
+            held[-1] = held[-1].copy()  # frees the rest of the block
     if held:
         yield join(held)
 
@@ -341,7 +341,7 @@ class GroupIntoRows(beam.PTransform):
                 SortBucket.SEGMENTS, SortBucket.DROPPED, main="rows"
             )
         )
-        # Without a step between them, Beam's in-memory runner would sort and cut with one thread.
+        # Without a step in between, Beam's in-memory runner would sort and cut in one thread.
         split = (
             ordered.segments
             | "Spread segments" >> beam.Reshuffle()

@@ -1,4 +1,4 @@
-"""What the steps of one job run share: its options, its folders, and its hold on the output."""
+"""The context of a job run's steps: its options, its folders, and its hold on the output."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -28,38 +28,28 @@ class Workspace(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job run.
+    """One job run."""
 
-    Attributes:
-      run: holds the output.
-      command: makes the same dataset again, for the data card.
-      anonymized_by: fingerprint of the key of the addresses; "" if they are real.
-      inline_bytes: payloads up to this size travel in their element, not in a file.
-      planned: the generation without its counts.
-      base: manifest of the dataset that the run adds to, without its shards.
-    """
-
-    run: JobRun
-    command: str
+    run: JobRun  # holds the output
+    command: str  # rebuilds the same dataset; for the data card
     read_options: ReadOptions
-    anonymized_by: str = ""
+    anonymized_by: str = ""  # fingerprint of the key of the addresses; "" if they are real
     dataset_options: DatasetOptions
-    inline_bytes: int
-    planned: Generation | None = None
-    base: Manifest | None = None
+    inline_bytes: int  # payloads up to this size travel in their element, not in a file
+    planned: Generation | None = None  # without its counts
+    base: Manifest | None = None  # of the dataset being appended to, without its shards
 
     @property
     def workspace(self) -> Workspace:
-        """Where the run keeps temporary files."""
         return Workspace(self.run.folder, self.inline_bytes)
 
     @property
     def folder(self) -> str:
-        """Where the dataset is written: the output, or within it if the run adds to a dataset."""
+        """Where the dataset is written: the output, or a folder within it when appending."""
         return self.run.path(NEXT_FOLDER) if self.base else self.run.output
 
     def is_finished(self) -> bool:
-        """Returns whether an attempt has done all steps but the last, tidying up."""
+        """Returns whether an attempt has done all steps except the cleanup."""
         if self.base is None or self.planned is None:
             return self.run.is_finished()
         try:
@@ -70,7 +60,7 @@ class Job:
         return is_longer and found[-1].started == self.planned.started
 
     def manifest_options(self) -> dict[str, Any]:
-        """Returns the options that the manifest lists."""
+        """Returns the options listed in the manifest."""
         anonymize = {"anonymize": "none"}
         if self.anonymized_by:
             anonymize = {

@@ -1,6 +1,6 @@
 """Launches the probe-rows job: finds the input, takes the output, runs the pipeline.
 
-Input files are matched, and if they are few inspected, before the output is touched. The job
+Input files are matched, and inspected if they are few, before the output is touched. The job
 succeeded if `_SUCCESS` exists.
 """
 
@@ -35,11 +35,7 @@ _LOCAL_RUNNERS = (runners.IN_MEMORY_RUNNER, runners.PRISM_RUNNER)
 
 
 def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
-    """Runs the job to its end and returns the finished dataset, None if it only wrote a template.
-
-    Raises:
-      ProbelineError: the job failed; no dataset that looks finished is left.
-    """
+    """Runs the job and returns the finished dataset; None if it only wrote a template."""
     paths = [("output", options.output), *(("input", path) for path in options.input)]
     dataflow_job = frame.check_runner(beam_options, paths)
     if dataflow_job is not None:
@@ -94,7 +90,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
 
 
 def _check_num_shards(num_shards: int, files: Sequence[inputs.MeasurementFile]) -> None:
-    """Raises UsageError for many more shards than the input can fill; each takes a file."""
+    """Raises UsageError for far more shards than the input can fill, since each is a file."""
     num_rows = sum(sum(file.row_group_rows) for file in files)
     is_known = all(file.input_format in ("parquet", "probe_rows") for file in files)
     if is_known and num_shards > max(num_rows, _ALWAYS_ALLOWED_SHARDS):
@@ -114,7 +110,7 @@ def _check_key_is_shared(options: Options) -> None:
 
 
 def inline_bytes(options: Options, beam_options: PipelineOptions) -> int:
-    """Returns --inline_bytes, or what suits the runner."""
+    """Returns --inline_bytes, or the default for the runner."""
     if options.inline_bytes >= 0:
         return options.inline_bytes
     runner = beam_options.view_as(StandardOptions).runner
@@ -126,19 +122,14 @@ def inline_bytes(options: Options, beam_options: PipelineOptions) -> int:
 
 
 class Inputs(NamedTuple):
-    """What --input names: finished datasets, and patterns of files."""
+    """The inputs: finished datasets, and patterns of files."""
 
     datasets: list[Dataset]
     patterns: list[str]
 
 
 def sort_inputs(options: Options) -> Inputs:
-    """Parts datasets from other inputs.
-
-    Raises:
-      UsageError: a path names a part of a dataset.
-      ProbelineError: a dataset is not finished.
-    """
+    """Separates datasets from other inputs; ProbelineError unless they are whole and finished."""
     paths = list(dict.fromkeys(path.rstrip("/") or path for path in options.input))
     if options.input_format == "probe_rows":
         return Inputs([stored_rows.open_input(path) for path in paths], [])
@@ -152,11 +143,8 @@ def sort_inputs(options: Options) -> Inputs:
 def carried_key(inputs: Inputs, key: KeyReference | None) -> str:
     """Returns the fingerprint of the key that replaced the addresses of all inputs, "" if none.
 
-    Args:
-      key: that of --anonymize, which replaces the real addresses among the inputs.
-
-    Raises:
-      UsageError: real addresses would mix with replaced ones, or those of several keys.
+    `key` is that of --anonymize, which replaces the real addresses among the inputs. Raises
+    UsageError if real addresses would mix with replaced ones, or those of several keys.
     """
     by_key = {_fingerprint(dataset): dataset.path for dataset in inputs.datasets}
     if key is not None:

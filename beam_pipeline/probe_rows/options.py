@@ -1,7 +1,4 @@
-"""The flags of the probe-rows job: each field of `Options` has name, default, limits and help.
-
-`parse` splits a command line into these and Beam's flags, such as `--runner`.
-"""
+"""The flags of the probe-rows job; `parse` separates them from Beam's, such as `--runner`."""
 
 import argparse
 from collections.abc import Sequence
@@ -236,7 +233,7 @@ class Options:
 
 
 def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
-    """Parses --columns into a name for each of COLUMNS."""
+    """Parses --columns into pairs (column, name in the input), one for each of COLUMNS."""
     names = {name: name for name in COLUMNS}
     for part in filter(None, columns.split(",")):
         column, _, name = part.partition("=")

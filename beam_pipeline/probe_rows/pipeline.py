@@ -1,4 +1,4 @@
-"""The chain from measurements to a committed dataset, readable from top to bottom.
+"""The pipeline from measurements to a committed dataset, from top to bottom.
 
   files -> MeasurementUnit -> GroupIntoRows -> CutRows      see `grouping`
                                            |  describe, StageRecords
@@ -6,7 +6,7 @@
                                                                        |
        planned rows, UnitSummary, duplicates ----------------> write_dataset -> _SUCCESS
 
-Whatever a worker writes goes to the job run's own folder first.
+Workers write everything to the job run's own folder first.
 """
 
 import itertools
@@ -46,12 +46,12 @@ from beam_pipeline.storage.matching import FileVersion
 _INDEX_SCHEMA = pa.schema(list(INDEX_SCHEMA)[3:])
 
 
-# What is known of a staged row: its split as an index into SPLITS, the kind of its run, its line.
+# Attributes of a staged row: its split as an index into SPLITS, kind of run, line of the index.
 ATTRIBUTES = pa.schema([("split", pa.int8()), ("is_wide", pa.bool_()), *_INDEX_SCHEMA])
 
 
 def describe(rows: CutRows, options: DatasetOptions) -> Records:
-    """Returns rows as they are staged: their runs, and what places and describes each."""
+    """Returns rows ready to be staged: their runs, keys and attributes."""
     run, bounds = as_array(rows.is_wide, rows.data), np.cumsum([0, *rows.counts])
     starts, times = bounds[:-1], run["event_time"]
     src_addrs, row_indexes = zip(*rows.keys, strict=True)
@@ -81,7 +81,7 @@ def describe(rows: CutRows, options: DatasetOptions) -> Records:
 
 
 def encode(payloads: list[bytes], attributes: pa.Table, row_format: RowFormat) -> list[bytes]:
-    """Returns the records of staged rows."""
+    """Encodes staged rows as records."""
     is_wide = attributes["is_wide"].to_numpy()
     records = np.empty(len(payloads), object)
     for wide in (False, True):
@@ -101,11 +101,7 @@ def encode(payloads: list[bytes], attributes: pa.Table, row_format: RowFormat) -
 
 
 def index_table(attributes: pa.Table) -> pa.Table:
-    """Returns the lines of rows.parquet for a shard, given ATTRIBUTES of its rows in order.
-
-    Raises:
-      ProbelineError: two probes have the same src_id.
-    """
+    """Returns a shard's lines of rows.parquet; ProbelineError if two probes share a src_id."""
     lines = attributes.select(_INDEX_SCHEMA.names)
     ids, indexes = lines["src_id"].to_numpy(), lines["row_index"].to_numpy()
     twice = np.flatnonzero((np.diff(ids) == 0) & (np.diff(indexes) == 0))
@@ -115,7 +111,7 @@ def index_table(attributes: pa.Table) -> pa.Table:
     return lines
 
 
-# Inspected files, and matched ones, which workers then inspect.
+# Inspected files, or matched ones that workers inspect.
 MeasurementFiles = Sequence[MeasurementFile | FileVersion]
 
 
@@ -159,7 +155,7 @@ def _is_of_output(file: MeasurementFile | FileVersion) -> bool:
 def _units(
     pipeline: beam.Pipeline, files: MeasurementFiles, options: ReadOptions
 ) -> beam.PCollection:
-    """Returns the work units."""
+    """Plans the work units, in the launcher if all files have been inspected there."""
     if all(isinstance(file, MeasurementFile) for file in files):
         return pipeline | "Units of work" >> beam.Create(plan_units(files), reshuffle=False)  # type: ignore[arg-type]
     # Grouping is a barrier: no row is read before every file has been inspected.
@@ -183,7 +179,7 @@ def _inspect(
 
 
 def _size(rows: StagedRecords) -> np.ndarray:
-    """Returns the probes and the bytes, as sorted runs, of each split: int64 [splits, 2]."""
+    """Returns the probes and the bytes of sorted runs of each split: int64 [splits, 2]."""
     split, row_index, count, num_ipv6 = (
         rows.batch(ATTRIBUTES)[name].to_numpy().astype(np.int64)
         for name in ("split", "row_index", "n_measurements", "num_ipv6")
@@ -204,7 +200,7 @@ def _count_shards(sizes: np.ndarray, options: DatasetOptions) -> list[int]:
 
 
 def _target(split: str, job: Job) -> ShardTarget:
-    """Returns the shards of a split, with rows.parquet beside them."""
+    """Returns the target of a split's shards, with rows.parquet beside them."""
     options, folder = job.dataset_options, FileSystems.join(job.folder, split)
     return ShardTarget(
         prefix=FileSystems.join(folder, f"{split}_shard"),

@@ -1,7 +1,7 @@
-"""Pre-grouping: the measurements of one work unit, as one sorted run per probe.
+"""Pre-grouping: the measurements of one work unit as one sorted run per probe.
 
-The probes are in the order of their buckets, so that the runs of a bucket lie side by side. Linear
-time and about 40 bytes a measurement.
+Probes are ordered by bucket, so the runs of a bucket are adjacent. Linear time, about 40 bytes per
+measurement.
 
   blocks of a work unit       records                              chunks
   t  src  dst  rtt    rank    probe A | probe B | probe C |  ...   (bucket 0, A B) (bucket 1, C ...)
@@ -17,23 +17,23 @@ from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.kernels import kernel
 from beam_pipeline.sources.measurements import Block
 
-_PER_UPPER_BITS = 16  # hashes that are sorted by insertion, on average
+_PER_UPPER_BITS = 16  # mean number of hashes per insertion sort
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 
 
 class Grouped(NamedTuple):
     """The measurements of a work unit by probe: p probes, n narrow and m wide records."""
 
-    buckets: np.ndarray  # int64 [p], ascending; within a bucket, probes are in order of hashes
+    buckets: np.ndarray  # int64 [p], ascending; within a bucket, probes are ordered by hash
     src_hi: np.ndarray  # uint64 [p]
     src_lo: np.ndarray  # uint64 [p]
     narrow: np.ndarray  # NARROW [n], one sorted run per probe
-    narrow_bounds: np.ndarray  # int64 [p + 1], where each probe's run begins and ends
+    narrow_bounds: np.ndarray  # int64 [p + 1], of each probe's run
     wide: np.ndarray  # WIDE [m]
     wide_bounds: np.ndarray  # int64 [p + 1]
 
     def table(self) -> np.ndarray:
-        """Returns a table of the probes, uint64 [NUM_COLUMNS, p]."""
+        """Returns the table of probes, uint64 [NUM_COLUMNS, p]."""
         counts = np.diff(self.narrow_bounds), np.diff(self.wide_bounds)
         return np.stack([self.src_hi, self.src_lo, *(kind.view(np.uint64) for kind in counts)])
 
@@ -64,7 +64,7 @@ def _place(
 def _hash(hi, lo):
     """Returns a hash of each address, uint64 [n], given its halves.
 
-    No two addresses have both a hash and a lower half in common: each step can be undone, the first
+    Two addresses never share both the hash and the lower half: each step is invertible, the first
     given the lower half, since its factor is odd.
     """
     hashes = np.empty_like(lo)
@@ -77,18 +77,18 @@ def _hash(hi, lo):
 
 
 def bucket_of(hi: np.ndarray, lo: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Returns the bucket of each address, int64 [n]: an even share of all hashes."""
+    """Returns the bucket of each address, int64 [n]: buckets are equal ranges of hashes."""
     return (((_hash(hi, lo) >> np.uint64(32)) * np.uint64(num_buckets)) >> np.uint64(32)).view(
         np.int64
     )
 
 
 def rank(hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers distinct addresses, uint64 halves [n], by their hashes: in the order of any buckets.
+    """Ranks distinct addresses, uint64 halves [n], by hash: in bucket order for any bucket count.
 
     Returns:
-      firsts: int32 [p], where each distinct address is found, in order.
-      ranks: int32 [n], the number of each address.
+      firsts: int32 [p], the first index of each distinct address, in order.
+      ranks: int32 [n], the rank of each address.
     """
     hashes = _hash(hi, lo)
     upper_bits = max(1, len(hashes) // _PER_UPPER_BITS).bit_length()
@@ -101,12 +101,12 @@ def rank(hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def _order(hashes, lo, shift, counts, order, ordered):
-    """Orders addresses by hash and lower half: by upper bits of the hash, then by insertion.
+    """Sorts addresses by hash and lower half: by upper bits of the hash, then by insertion.
 
     Args:
       counts: zeros, int32 [2 ** upper bits].
-      order: set to the numbers of the addresses in order, int32 [n].
-      ordered: set to their hashes and lower halves, uint64 [n, 2].
+      order: output, int32 [n]: the indices of the addresses in order.
+      ordered: output, uint64 [n, 2]: their hashes and lower halves.
     """
     for value in hashes:
         counts[value >> shift] += 1
@@ -132,10 +132,7 @@ def _order(hashes, lo, shift, counts, order, ordered):
 
 @kernel
 def _number(order, ordered, ranks):
-    """Numbers addresses that come in order; moves the first of each to the front of `order`.
-
-    Returns how many are distinct.
-    """
+    """Ranks sorted addresses and counts distinct ones; moves the first of each to the front."""
     num_distinct = 0
     for i in range(len(order)):
         at = order[i]
@@ -148,7 +145,7 @@ def _number(order, ordered, ranks):
 
 
 def pregroup(blocks: Sequence[Block], num_buckets: int) -> Grouped:
-    """Sorts the measurements of a work unit by probe, and each probe's in the order of a row."""
+    """Sorts the measurements of a work unit by probe, and those of a probe in row order."""
     blocks = [block for block in blocks if len(block)]
     if not blocks:
         none, no_halves = np.zeros(1, np.int64), np.zeros(0, np.uint64)
@@ -188,7 +185,7 @@ def _bounds(
     ranked: Sequence[np.ndarray],
     is_ipv4: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where each probe's narrow and wide records begin and end, int64 [p + 1] each."""
+    """Returns the bounds of each probe's narrow and wide records, int64 [p + 1] each."""
     narrow, wide = np.zeros(num_probes + 1, np.int64), np.zeros(num_probes + 1, np.int64)
     for block, ranks, ipv4 in zip(blocks, ranked, is_ipv4, strict=True):
         _count(ranks, block.dst.codes, ipv4, narrow[1:], wide[1:])

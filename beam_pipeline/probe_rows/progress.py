@@ -1,6 +1,6 @@
-"""What a terminal shows of a job: its progress, and a summary at the end.
+"""Terminal output of a job: its progress, and a summary at the end.
 
-The files in the run's temporary folder show the progress:
+Progress is derived from the files in the run's temporary folder:
 
   chunks/unit-000007-…                     reading: this work unit has been read
   records/records-…                        sorting: rows are staged
@@ -28,11 +28,7 @@ _SHARD = re.compile(r"(train|test)_shard_(\d+)-of-(\d+)\.")
 
 
 def look(run_folder: str, units: Sequence[MeasurementUnit]) -> Snapshot:
-    """Returns the progress of a job run.
-
-    Args:
-      units: those of the input, empty if workers plan them.
-    """
+    """Returns the progress of a job run; `units` is empty if workers plan them."""
     shards = {found for split in SPLITS for found in _names(run_folder, split, _SHARD)}
     if shards:
         total = sum(int(count) for _, count in {(split, count) for split, _, count in shards})
@@ -62,7 +58,7 @@ def _files(run_folder: str, kind: str) -> list[Path]:
 
 
 def _names(run_folder: str, kind: str, pattern: re.Pattern[str]) -> list[tuple[str, ...]]:
-    """Returns the groups of the pattern for each file of a kind whose name matches."""
+    """Returns the pattern's groups for each matching file of a kind."""
     found = (pattern.match(path.name) for path in _files(run_folder, kind))
     return [match.groups() for match in found if match]
 
@@ -73,7 +69,7 @@ def _size(run_folder: str, kind: str) -> int:
 
 
 def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
-    """Prints counts, sizes, the place of the dataset and the next commands to stdout."""
+    """Prints counts, sizes, the dataset's path and the next commands to stdout."""
     console = new_console()
     counts = dataset.manifest.counts
     rows = [

@@ -1,13 +1,13 @@
-"""The stateful row split: sorted segments of a probe become rows of at most the wanted size.
+"""The stateful row split: sorted segments of a probe become rows of at most the max size.
 
-A probe whose history fits in memory is cut where it is sorted. The others arrive as segments
-numbered by `seq`, in any order, since Beam promises none. They are consumed in the order of `seq`,
-and a row leaves as soon as what follows it is known. State holds references and a few numbers:
+A history that fits in memory is cut where it is sorted. The others arrive as segments numbered by
+`seq`, in any order, since Beam guarantees none. They are consumed in order of `seq`, and a row is
+emitted as soon as it is known to be full. State holds references and a few numbers:
 
   seq      0    1    2    3    4    5    6          next_seq     3
            |=== row 0 ====|= row 1 |                row_index    2
                           +-------+  -    +          open         segment 2, cut off at row 1
-                               open      early       early        segments that came too soon
+                                open      early       early        segments ahead of next_seq
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from beam_pipeline.shards.claim_checks import ClaimReader, StoredPayload
 
 
 class Segment(Message, frozen=True):
-    """A part of a probe's sorted history; `size` is its share of a row in bytes, less framing."""
+    """Part of a probe's sorted history; `size` is its share of a row's bytes, without framing."""
 
     seq: int
     is_last: bool
@@ -39,24 +39,24 @@ class Segment(Message, frozen=True):
 
 
 class CutRows(Message, frozen=True):
-    """Rows not yet encoded: their measurements as the bytes of NARROW or WIDE runs, joined."""
+    """Rows before encoding: their measurements as the bytes of adjacent NARROW or WIDE runs."""
 
     keys: list[RowKey]
     counts: list[int]  # measurements of each row
     is_wide: bool
     data: bytes
-    stored: StoredPayload | None = None  # where `data` lies already, if it does
+    stored: StoredPayload | None = None  # where `data` is already stored, if it is
 
     @classmethod
     def of(cls, keys: list[RowKey], run: np.ndarray, counts: list[int]) -> Self:
-        """Returns the rows of sorted runs that lie side by side."""
+        """Returns the rows of adjacent sorted runs."""
         return cls(keys, counts, run.dtype == WIDE, run.tobytes())
 
 
 def cut(
     run: np.ndarray, key: RowKey, row_format: RowFormat, is_last: bool = True
 ) -> Iterator[CutRows]:
-    """Yields the rows of a sorted run, the first with that key; its rest only if it is the last."""
+    """Cuts a run into rows, the first with that key; the rest is a row only if it is the last."""
     while len(run):
         count, is_full = fit(run, key, row_format)
         if not is_full and not is_last:
@@ -69,7 +69,7 @@ def cut(
 class OpenRows:
     """Cuts the segments of one probe, given in order: the pure part of `SplitRows`.
 
-    `segments` are what earlier ones left, `row_index` is that of the next row.
+    `segments` are those left over from before, `row_index` is that of the next row.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class OpenRows:
         self._reader = reader
 
     def append(self, segment: Segment) -> Iterator[CutRows]:
-        """Takes the next segment and yields the rows that it completes."""
+        """Takes the next segment; yields the rows that it completes."""
         self.segments.append(segment)
         held_bytes = sum(held.size for held in self.segments)
         if segment.is_last or held_bytes >= self._row_format.max_row_bytes:
@@ -105,9 +105,9 @@ class OpenRows:
 
 
 def _stored(row: CutRows, runs: Iterable[SortedRun], start: int) -> StoredPayload | None:
-    """Returns where a row lies that begins at that record of consecutive runs.
+    """Returns where a row is stored that starts at record `start` of consecutive runs.
 
-    None if it is not in one piece, as records of its kind, in one file.
+    None unless it is in one piece, as records of its kind, in one file.
     """
     found: StoredPayload | None = None
     missing = row.counts[0]
@@ -127,7 +127,7 @@ def _stored(row: CutRows, runs: Iterable[SortedRun], start: int) -> StoredPayloa
 
 
 def _after(segments: Iterable[Segment], count: int) -> Iterator[Segment]:
-    """Yields what is left of segments after their first `count` measurements."""
+    """Yields the rest of segments after their first `count` measurements."""
     for segment in segments:
         kept = segment.run.count - count
         if kept > 0:
@@ -177,7 +177,7 @@ class SplitRows(beam.DoFn):
         ready = [segment]
         if first_early.read() == expected + 1:
             ready += _take_early(expected + 1, first_early, early)
-        held = sorted(open_segments.read())  # by seq: bags promise no order either
+        held = sorted(open_segments.read())  # by seq: bags are unordered
         rows = OpenRows(src_addr, held, row_index.read() or 0, self._row_format, self._reader)
         with logged("Cut rows", src_addr=src_addr):
             for segment in ready:
@@ -201,7 +201,7 @@ class SplitRows(beam.DoFn):
 def _take_early(
     seq: int, first_early: ReadModifyWriteRuntimeState, early: BagRuntimeState
 ) -> list[Segment]:
-    """Removes from `early` and returns the segments from `seq` on up to the first gap."""
+    """Removes from `early` and returns the segments from `seq` up to the first gap."""
     waiting = {segment.seq: segment for segment in early.read()}
     taken = []
     while seq in waiting:

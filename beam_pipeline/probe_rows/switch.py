@@ -1,14 +1,15 @@
-"""The switch of generations: the dataset in NEXT_FOLDER takes the place of the one around it.
+"""The switch of generations: the dataset in NEXT_FOLDER replaces the one around it.
 
-A run that adds to a dataset writes the next generation to NEXT_FOLDER. Its `_SUCCESS` there is the
-commit. What follows may be repeated, by another attempt or by the next run, and is the same then:
+A run that appends to a dataset writes the next generation to NEXT_FOLDER. `_SUCCESS` in that folder
+is the commit. The steps that follow are idempotent, and another attempt or the next run may repeat
+them:
 
-  manifest.json   the new one: from now on readers take what is in NEXT_FOLDER
-  files           get their names in the dataset as well; those of the old generation go
-  _SUCCESS        the new one: from now on readers take what is in the dataset
+  manifest.json   the new one: from now on readers use NEXT_FOLDER
+  files           appear in the dataset; those of the old generation are deleted
+  _SUCCESS        the new one: from now on readers use the dataset
   NEXT_FOLDER     is removed, its _SUCCESS first
 
-So readers find one whole generation, the old or the new one, whenever a run is killed.
+Readers thus find one complete generation, old or new, whenever a run is killed.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ Guard = Callable[[], None] | None  # raises if another run has taken the output
 
 
 def settle(output: str, temp_folder: str, guard: Guard) -> None:
-    """Ends the switch of a run that died after its commit; removes what was not committed."""
+    """Completes the switch of a run killed after its commit; removes what was not committed."""
     if not files.is_local(output) and not files.is_gcs(output):
         return  # other filesystems have no next generation
     following = f"{output.rstrip('/')}/{NEXT_FOLDER}"
@@ -48,11 +49,7 @@ def settle(output: str, temp_folder: str, guard: Guard) -> None:
 
 
 def switch(output: str, temp_folder: str, guard: Guard) -> None:
-    """Makes the committed dataset in NEXT_FOLDER the one in `output`.
-
-    Args:
-      temp_folder: of the job run, for temporary files.
-    """
+    """Makes the committed dataset in NEXT_FOLDER the one in `output`."""
     output = output.rstrip("/")
     following = f"{output}/{NEXT_FOLDER}"
     data = committed_manifest(following)
@@ -81,7 +78,7 @@ def _is_ours(card: str) -> bool:
 
 
 def _files_of(manifest: Manifest, folder: str) -> Iterator[tuple[str, int, int]]:
-    """Yields path, size and checksum of each file of a dataset that the manifest names."""
+    """Yields path, size and checksum of each file that the manifest names."""
     for name, split in manifest.splits.items():
         for shard in split.shards:
             yield shard.path, shard.num_bytes, int(shard.crc32c, 16)

@@ -1,1 +1,1 @@
-"""What programs print and draw with: tables, number formats, plot style, HTML pages."""
+"""Printing and drawing for all programs: tables, number formats, plot style, HTML pages."""

@@ -1,7 +1,7 @@
 """Common parts of the HTML pages of inspect and of the overlap report.
 
-A page is one HTML file that loads nothing. Jinja escapes all data, and an unknown name in a
-template is an error. Every template can import the macro `table` from `table.html.jinja`.
+A page is one HTML file that loads nothing. Jinja escapes all data; unknown names in a template are
+errors. Every template can import the macro `table` from `table.html.jinja`.
 """
 
 from importlib.resources import files
@@ -26,15 +26,12 @@ def environment() -> Environment:
 
 
 def part(package: str, name: str) -> str:
-    """Returns the text of a file of a package, such as a template."""
+    """Returns the text of a package's file, such as a template."""
     return files(package).joinpath(name).read_text("utf-8")
 
 
 def shown(text: str) -> str:
-    """Returns a text with visible symbols for control characters, of the same length.
-
-    HTML cannot hold NUL or lone surrogates.
-    """
+    """Replaces control characters, some invalid in HTML, by visible symbols of the same length."""
     return text.translate(_CONTROLS)
 
 

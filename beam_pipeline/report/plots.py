@@ -1,7 +1,7 @@
 """The style of all matplotlib figures: PNG files beside a JSON file, and SVG in a page.
 
-Figures are drawn without pyplot and without a display. A drawing is a function that takes the
-figure and its subject. matplotlib is imported when a figure is drawn.
+Figures are drawn without pyplot or a display, by functions of the figure and its subject.
+matplotlib is imported when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DPI = 120
 SIZE = (10.0, 4.5)
 _SPAN_TICKS = (1, 60, 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 
-# A page has a light and a dark scheme, so each colour in an SVG stands for a CSS variable.
+# Each colour in an SVG stands for a CSS variable, for light and dark schemes.
 _CSS_NAMES = {
     "#a1b2c1": "--train",
     "#a1b2c2": "--test",
@@ -42,7 +42,7 @@ _CSS_NAMES = {
 TRAIN, TEST, INK, FAINT, WARN, CARD = _CSS_NAMES
 _SVG_STYLE = {
     "svg.fonttype": "none",
-    "text.parse_math": False,  # a name may contain dollar signs
+    "text.parse_math": False,  # names may contain dollar signs
     "font.family": "sans-serif",
     "font.size": 9,
     "text.color": INK,
@@ -69,16 +69,7 @@ _SVG_STYLE = {
 
 
 def prepare_folder(folder: str, option: str) -> Path:
-    """Creates a local folder for figures and checks that it is writable.
-
-    Args:
-      folder: the folder.
-      option: its flag, for messages.
-
-    Raises:
-      UsageError: matplotlib is not installed, or the folder is not local.
-      ProbelineError: the folder cannot be created or written into.
-    """
+    """Creates a writable local folder for figures; `option` is its flag, for messages."""
     require_packages(option, "matplotlib")
     if "://" in folder:
         raise UsageError(
@@ -109,16 +100,10 @@ def write_results(
     drawings: Mapping[str, Callable[[Figure, Any], None]],
     subject: Any,
 ) -> list[str]:
-    """Writes a JSON file and PNG figures; returns the names of the files.
+    """Writes a JSON file, `name` with `content`, and PNG figures; returns the names of the files.
 
-    Args:
-      folder: from `prepare_folder`.
-      name, content: the JSON file.
-      note: the grey line below every figure.
-      drawings: functions that draw `subject`, by the name of the file without .png.
-
-    Raises:
-      ProbelineError: a file cannot be written.
+    `drawings` are functions that draw `subject`, by file name without .png; `note` is the grey line
+    below every figure.
     """
     with explained_os_errors("write into", str(folder)):
         write_file(str(folder / name), orjson.dumps(content, option=orjson.OPT_INDENT_2))
@@ -131,13 +116,10 @@ def write_results(
 
 
 def svg_of(name: str, height: float, draw: Callable[[Figure], None]) -> str:
-    """Returns a figure as SVG for a page, without `<svg`, to which the page adds class and label.
+    """Returns a figure, 9 × `height` inches, as SVG after `<svg`: the page adds class and label.
 
-    It has no XML declaration and no size; colours and fonts come from CSS, and text stays text.
-    Equal drawings give equal bytes.
-
-    Args:
-      height: in inches; the width is 9.
+    It has no XML declaration or size; colours and fonts come from CSS, and text stays text. The
+    output is deterministic.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -161,7 +143,6 @@ def svg_of(name: str, height: float, draw: Callable[[Figure], None]) -> str:
 
 
 def two_axes(figure: Figure, widths: tuple[float, float] = (1, 1)) -> tuple[Axes, Axes]:
-    """Returns the left and the right part of a figure."""
     left, right = figure.subplots(1, 2, width_ratios=widths)
     return left, right
 
@@ -184,7 +165,7 @@ def percent_histogram(
 
 
 def log_bins(values: np.ndarray, count: int) -> list[float]:
-    """Returns the edges of `count` - 1 bins of equal width on a logarithmic axis."""
+    """Returns `count` edges of equally wide bins on a logarithmic axis."""
     return np.geomspace(values.min(), values.max() * 1.01 + 1e-3, count).tolist()
 
 

@@ -1,8 +1,7 @@
-"""Tables, and numbers as text, in one style everywhere.
+"""Tables, and numbers as text, in one style.
 
-A `Table` is data: its cells are raw values, and each column names its format. It is shown by
-`terminal.print_table` and by the macro in `table.html.jinja`. A missing value, None or NaN, is NONE
-as text.
+A `Table` is data: cells are raw values, and each column names its format. `terminal.print_table`
+and the macro in `table.html.jinja` show it. Missing values, None or NaN, are shown as NONE.
 """
 
 import math
@@ -19,18 +18,15 @@ NONE = "–"
 class Table:
     """A table: strings are shown as they are, other values in the format of their column.
 
-    Attributes:
-      columns: headings; a pair is a heading and its key in FORMATS. Without one, the first column
-        is text and the others are counts.
-      name: identifies the table in a page or a file.
-      num_left_out: rows that the table does not have.
+    A column is a heading, or a pair with its key in FORMATS. By default the first column is text
+    and the others are counts.
     """
 
     title: str
     columns: Sequence[str | tuple[str, str]]
     rows: Sequence[Sequence[Any]]
-    name: str = ""
-    num_left_out: int = 0
+    name: str = ""  # in a page or a file
+    num_left_out: int = 0  # omitted rows
 
     @property
     def headings(self) -> list[str]:
@@ -56,7 +52,7 @@ class Table:
 
 
 def cell_text(value: Any, text: Callable[[Any], str]) -> str:
-    """Returns a value as text: `text` formats all but strings and missing values."""
+    """Returns a value as text; `text` formats all but strings and missing values."""
     if isinstance(value, str):
         return value
     return NONE if value is None or value != value else text(value)
@@ -91,7 +87,7 @@ def share_text(share: float) -> str:
 
 
 def bytes_text(num_bytes: float) -> str:
-    """Returns a size in bytes in a suitable decimal unit."""
+    """Returns a size in a suitable decimal unit."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:
             return f"{num_bytes / size:,.1f} {unit}"
@@ -99,14 +95,14 @@ def bytes_text(num_bytes: float) -> str:
 
 
 def ms_text(ms: float | None) -> str:
-    """Returns an RTT in milliseconds with three significant digits, without the unit."""
+    """Returns an RTT with three significant digits, without the unit."""
     if ms is None or math.isnan(ms):
         return NONE
     return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 def span_text(seconds: float) -> str:
-    """Returns a duration in the largest unit of which it has at least one (two for years)."""
+    """Returns a duration in the largest unit that it fills once (twice for years)."""
     for unit, size in (("years", 365 * 86400), ("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= (2 * size if unit == "years" else size):
             number = f"{seconds / size:,.1f}".removesuffix(".0")
@@ -115,12 +111,11 @@ def span_text(seconds: float) -> str:
 
 
 def span_us_text(length_us: float) -> str:
-    """Returns a duration in µs as text."""
     return span_text(round(length_us / 1e6))
 
 
 def time_text(time_us: int) -> str:
-    """Returns a time in microseconds since 1970 to the minute, in UTC."""
+    """Returns a time in µs since 1970 to the minute, in UTC."""
     try:
         return f"{datetime(1970, 1, 1) + timedelta(microseconds=time_us):%Y-%m-%d %H:%M}"
     except OverflowError:  # Python's calendar ends in 9999

@@ -1,7 +1,7 @@
 """Terminal output: sentences, tables that fit the width, and progress bars.
 
-On a terminal, text wraps between words and numbers are never cut. Elsewhere, such as in a log, a
-sentence is one line and a table has a fixed width.
+On a terminal, text wraps between words and numbers are never cut. Elsewhere, such as in a log,
+sentences are one line and tables have a fixed width.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def new_console() -> Console:
 
 
 def say(console: Console, text: str, mark: Text | None = None, style: str = "") -> None:
-    """Prints a sentence, indented behind `mark` if given."""
+    """Prints a sentence, indented behind an optional `mark`."""
     text = printable(text)
     if not console.is_terminal:
         console.print(*filter(None, (mark, Text(text, style))), soft_wrap=True)
@@ -62,7 +62,7 @@ def print_table(
 
 @contextlib.contextmanager
 def progress_bar(label: str, total: float) -> Iterator[Callable[[float], None]]:
-    """Yields a function that advances a bar on stderr, which only a terminal shows."""
+    """Yields a function that advances a bar on stderr, shown only on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn(label), BarColumn(), "{task.percentage:.0f} %", TimeRemainingColumn())
     with Progress(

@@ -1,8 +1,8 @@
 """Claim checks: large payloads stay on storage, elements carry (path, offset, length, checksum).
 
-Runners hold or sort a group's values in memory, so no large payload may travel in a group. The
-claims of a file are valid only after `close`: a retried bundle writes another file, and the first
-one is never read.
+Runners hold or sort the values of a group in memory, so large payloads must not travel in groups.
+The claims of a file are valid only after `close`: a retried bundle writes a different file, and the
+first one is never read.
 """
 
 import itertools
@@ -30,15 +30,15 @@ READS_AT_A_TIME = 16  # from `gs://`
 
 
 class StoredPayload(Message, frozen=True):
-    """A range of bytes of a closed file."""
+    """A byte range of a closed file."""
 
-    path: str  # without the root of its writer
+    path: str  # without the writer's root
     offset: int
     length: int
     crc32c: int | None  # of the range; None for a part of a payload, which is not checked
 
     def part(self, start: int, length: int) -> "StoredPayload":
-        """Returns the claim to `length` bytes from `start` on."""
+        """Returns the claim for `length` bytes from `start`."""
         if start == 0 and length == self.length:
             return self
         return StoredPayload(self.path, self.offset + start, length, None)
@@ -53,13 +53,13 @@ def payload_bytes(payload: Payload) -> int:
 
 
 class ClaimWriter:
-    """Writes payloads to one file, created with the first payload that is not inline.
+    """Writes payloads to one file, created for the first payload that is not inline.
 
     Args:
-      name: how the file's name starts; a random suffix makes it unique.
+      name: prefix of the file's name; a random suffix makes it unique.
       inline_bytes: payloads of up to this size travel in the claim.
-      root: how every path of the folder starts; claims carry the rest, since groups consist of
-        claims. Read them with `ClaimReader(root)`.
+      root: prefix of the folder that claims omit, since groups consist of claims; read them with
+        `ClaimReader(root)`.
     """
 
     def __init__(self, folder: str, name: str, inline_bytes: int = 0, root: str = ""):
@@ -77,7 +77,7 @@ class ClaimWriter:
         return StoredPayload(self._claimed_path, start, len(payload), crc32c(payload))
 
     def append(self, data: bytes | memoryview) -> int:
-        """Appends to the file and returns where the data begins."""
+        """Appends to the file and returns the offset of the data."""
         with explained_os_errors("write", self.path):
             if self._file is None:
                 self._file = create_file(self.path)
@@ -86,11 +86,11 @@ class ClaimWriter:
         return start
 
     def everything(self, checksum: int) -> StoredPayload:
-        """Returns the whole file as one payload, given its CRC-32C."""
+        """Returns the claim for the whole file, given its CRC-32C."""
         return StoredPayload(self._claimed_path, 0, self.num_bytes, checksum)
 
     def close(self) -> None:
-        """Makes the payloads readable for every worker."""
+        """Makes the payloads readable by every worker."""
         if self._file is not None:
             with explained_os_errors("write", self.path):
                 self._file.close()
@@ -98,7 +98,7 @@ class ClaimWriter:
 
 
 class ClaimReader:
-    """Reads payloads, keeping open the files used last; `root` is that of their writer."""
+    """Reads payloads, keeping recently used files open; `root` is the writer's."""
 
     def __init__(self, root: str = "") -> None:
         self.root = root
@@ -106,7 +106,7 @@ class ClaimReader:
         self._pool: ThreadPoolExecutor | None = None
 
     def read(self, payload: Payload) -> bytes:
-        """Returns the payload's bytes; ProbelineError if they are not what was written."""
+        """Returns the payload's bytes; ProbelineError if they are not as written."""
         if isinstance(payload, bytes):
             return payload
         path = self.root + payload.path
@@ -124,10 +124,7 @@ class ClaimReader:
     def prefetch_in(
         self, path: str, offsets: list[int], lengths: list[int], checksums: list[int]
     ) -> Callable[[], list[bytes]]:
-        """Prefetches payloads of one file, as `prefetch`.
-
-        For many small payloads of a local file, each costs little more than the system call.
-        """
+        """Prefetches payloads of one file; a small local one costs little more than a pread."""
         if is_local(self.root + path):
             return partial(self._read_local, path, offsets, lengths, checksums)
         claims = map(StoredPayload, itertools.repeat(path), offsets, lengths, checksums)
@@ -146,14 +143,14 @@ class ClaimReader:
         return payloads
 
     def prefetch(self, payload: Payload) -> Callable[[], bytes]:
-        """Starts to read a payload on `gs://`; returns a callable that waits for its bytes."""
+        """Starts reading a payload on `gs://`; returns a callable that waits for its bytes."""
         if isinstance(payload, bytes) or not is_gcs(self.root + payload.path):
             return partial(self.read, payload)
         self._pool = self._pool or ThreadPoolExecutor(READS_AT_A_TIME)
         return self._pool.submit(self.read, payload).result
 
     def changed(self, payload: StoredPayload) -> ProbelineError:
-        """Returns the error of a payload that is not what was stored."""
+        """Returns the error for a payload that is not as stored."""
         return ProbelineError(
             f"{self.root}{payload.path} changed after it was written (bytes {payload.offset} to "
             f"{payload.offset + payload.length}): check the storage, then run again"
@@ -162,7 +159,7 @@ class ClaimReader:
     def _read_from_file(self, path: str, payload: StoredPayload) -> bytes:
         file = self._files.get(path) or self._open(path)
         if is_local(path):
-            # pread stops at about 2 GiB a call; a payload is far smaller.
+            # pread stops at about 2 GiB per call; a payload is far smaller.
             return os.pread(file.fileno(), payload.length, payload.offset)
         file.seek(payload.offset)
         return file.read(payload.length)
@@ -185,7 +182,7 @@ class ClaimReader:
 
 
 class PayloadReader:
-    """Reads one payload from its beginning to its end, piece by piece."""
+    """Reads one payload from start to end, piece by piece."""
 
     def __init__(self, payload: Payload, reader: ClaimReader):
         self._payload = payload
@@ -194,15 +191,15 @@ class PayloadReader:
 
     @property
     def unread_bytes(self) -> int:
-        """The number of bytes not yet requested."""
+        """Bytes not yet requested."""
         return payload_bytes(self._payload) - self._begun
 
     def read(self, num_bytes: int) -> bytes:
-        """Returns the next bytes; with the last, ProbelineError if they are not what was stored."""
+        """Returns the next bytes; at the end, ProbelineError if they are not as stored."""
         return self.prefetch(num_bytes)()
 
     def prefetch(self, num_bytes: int) -> Callable[[], bytes]:
-        """Starts to read the next bytes; returns callables that wait for them, to call in order."""
+        """Starts reading the next bytes; call the returned callables in order."""
         start, self._begun = self._begun, self._begun + num_bytes
         if isinstance(self._payload, bytes):
             return partial(self._payload.__getitem__, slice(start, self._begun))

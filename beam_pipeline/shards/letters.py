@@ -1,4 +1,4 @@
-"""Dead letters on their way to the output: files of each work unit, named when the run commits.
+"""Dead letters: files written per work unit, which get their final names when the run commits.
 
 LetterBox of a work unit -> [LetterPart], temporary names -> dead_letter_names
 """
@@ -24,11 +24,7 @@ class LetterPart(Message, frozen=True):
 
 
 class LetterBox:
-    """Collects the dead letters of a work unit and writes them to files of bounded size.
-
-    Args:
-      folder: of the files, whose names start with `name`.
-    """
+    """Collects the dead letters of a work unit and writes them to files of bounded size."""
 
     def __init__(self, folder: str, name: str):
         self.counts: Counter[str] = Counter()
@@ -38,14 +34,14 @@ class LetterBox:
         self._letters: list[DeadLetter] = []
 
     def add(self, letters: list[DeadLetter]) -> None:
-        """Adds letters to those that wait; many are written at once."""
+        """Buffers letters, and writes them once there are many."""
         self.counts.update(dead_letters.count_by_reason(letters))
         self._letters += letters
         if len(self._letters) > _MAX_LETTERS_IN_MEMORY:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the letters that wait."""
+        """Writes the buffered letters."""
         if not self._letters:
             return
         path = unique_path(self._folder, self._name)
@@ -57,5 +53,5 @@ class LetterBox:
 
 
 def dead_letter_names(count: int) -> list[str]:
-    """Returns the final names of so many files of dead letters."""
+    """Returns the final names of `count` dead-letter files."""
     return [f"dead_letter_{number:05d}-of-{count:05d}.parquet" for number in range(count)]

@@ -1,12 +1,12 @@
-"""Staging: the payloads of records wait in files, only references to them travel to the writers.
+"""Staging: the payloads of records stay in files, only references travel to the writers.
 
   | Records(keys, payloads, attributes)
-  v  StageRecords   writes payloads to files of this attempt, unless they lie in one already;
+  v  StageRecords   writes payloads to files of this attempt, unless they are stored already;
   |                 small ones travel inline
   | StagedRecords   columns: a batch of references
 
-No reference leaves before its file is closed. The writer of a shard holds what describes its
-records, and reads their payloads some MiB at a time (`ShardRecords`, `ArrivingRecords`).
+References are emitted only after their file is closed. The writer of a shard holds everything but
+the payloads, which it reads some MiB at a time (`ShardRecords`, `ArrivingRecords`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -40,16 +40,16 @@ _COLUMNS = pa.schema(
 
 
 class Records(Message, frozen=True):
-    """Records to write: `keys` order and place them, `attributes` go to the index only."""
+    """Records to write: `keys` order and place them, `attributes` go to encoder and index."""
 
     keys: list[bytes]
     payloads: list[bytes]
-    attributes: bytes = b""  # a batch of one line each, see `serialised`; empty if there are none
-    stored: StoredPayload | None = None  # where the payloads lie side by side already, if they do
+    attributes: bytes = b""  # a batch of one line per record, see `serialised`; empty if none
+    stored: StoredPayload | None = None  # where the payloads are already stored, side by side
 
 
 class StagedRecords(Message, frozen=True):
-    """Records whose payloads are inline or lie in one file."""
+    """Records whose payloads are inline or in one file."""
 
     path: str
     columns: bytes  # a batch of _COLUMNS and the attributes
@@ -60,7 +60,7 @@ class StagedRecords(Message, frozen=True):
         return cls(path, serialised(columns))
 
     def batch(self, attributes: pa.Schema = _NO_ATTRIBUTES) -> pa.RecordBatch:
-        """Returns the columns, given the schema of the attributes."""
+        """Returns the columns; `attributes` is the schema of the attributes."""
         return pa.ipc.read_record_batch(pa.py_buffer(self.columns), staged_schema(attributes))
 
 
@@ -182,17 +182,17 @@ class StageRecords(beam.DoFn):
 
 
 _BATCH_BYTES = 4 << 20  # of payloads that are read and encoded together
-_FRAMING_BYTES = 1 << 10  # what a record may have around its payload
+_FRAMING_BYTES = 1 << 10  # that a record may add to its payload
 
 
 class ShardRecords:
-    """The staged records of a shard, in order: by key, equal keys by size and checksum."""
+    """The staged records of a shard, ordered by key, equal keys by size and checksum."""
 
     def __init__(self, staged: Iterable[StagedRecords], attributes: pa.Schema, reader: ClaimReader):
         parts = [(part.path, part.batch(attributes)) for part in staged if part.columns]
         batches = [batch for _, batch in parts]
         columns = pa.Table.from_batches(batches, schema=staged_schema(attributes))
-        # The inline payloads stay where they are, so that they are in memory once.
+        # The inline payloads are not copied, so that they are in memory once.
         small = columns.drop_columns(["inline", "offset"]).combine_chunks()
         sort_keys = [(name, "ascending") for name in ("key", "length", "crc32c")]
         self._order = pc.sort_indices(small, sort_keys).to_numpy().astype(np.int64)
@@ -206,7 +206,7 @@ class ShardRecords:
         return len(self._order)
 
     def payloads(self, start: int, end: int) -> list[bytes]:
-        """Reads some payloads; ProbelineError if they are not what was staged."""
+        """Reads some payloads; ProbelineError if they are not as staged."""
         rows = self._order[start:end]
         parts = np.searchsorted(self._starts, rows, "right") - 1
         by_part = np.argsort(parts, kind="stable")
@@ -222,7 +222,7 @@ class ShardRecords:
         return payloads
 
     def batches(self) -> Iterator[tuple[int, int]]:
-        """Yields where some consecutive records begin and end, about _BATCH_BYTES of them."""
+        """Yields the bounds of batches of consecutive records, about _BATCH_BYTES each."""
         ends = np.cumsum(np.array(self.lengths, np.int64) + _FRAMING_BYTES)
         start = 0
         while start < len(self):
@@ -238,7 +238,7 @@ class ShardRecords:
 
 
 class ArrivingRecords:
-    """The staged records of a shard as they arrive, read once."""
+    """The staged records of a shard in order of arrival, read once."""
 
     def __init__(self, staged: Iterable[StagedRecords], attributes: pa.Schema, reader: ClaimReader):
         self._staged = staged

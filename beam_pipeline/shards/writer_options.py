@@ -1,4 +1,4 @@
-"""The options of ArrayRecord's writer, as a flag gives them. Nothing heavy is imported here."""
+"""The check of --array_record_options. Nothing heavy is imported here."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def check_writer_options(options: str, default: str) -> None:
     """Raises UsageError if ArrayRecord does not understand --array_record_options."""
     if options == default:
         return
-    # In a process of its own: a writer that compresses leaves a thread, and this one is forked.
+    # In a separate process: a compressing writer leaves a thread, and this process will be forked.
     command = [sys.executable, "-c", _OPEN_WRITER, options]
     opened = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if opened.returncode:

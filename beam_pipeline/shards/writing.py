@@ -3,17 +3,17 @@
   | StagedRecords                 shard = hash(key)
   v  "Group by shard"
   | (shard, [StagedRecords])
-  v  WriteShard                   sorts by key if order counts, writes one file
+  v  WriteShard                   sorts by key if ordered, writes one file
   | WrittenShard                 under a temporary name
-  v  Finalise                     renames all files; a second attempt changes nothing
+  v  Finalise                     renames all files; idempotent
   | ShardInfo
 
-One step may write several sets of shards, its targets, such as the splits of a dataset. Within it
-shards are numbered consecutively, those of the first target first.
+One step may write several sets of shards, its targets, such as the splits of a dataset. Shards are
+numbered consecutively across targets.
 
-Nothing here depends on what a record means or on the file format. Bundles may be retried or run
-twice at once: every attempt has files of its own, and only files named by the pipeline's elements
-are read or renamed.
+Nothing here depends on the content of records or the file format. Bundles may be retried or run
+twice at once: every attempt has its own files, and only files named by the pipeline's elements are
+read or renamed.
 """
 
 import bisect
@@ -55,7 +55,7 @@ class ShardInfo(Message, frozen=True):
 
 
 class WrittenShard(Message, frozen=True):
-    """A shard of a target with its temporary name, and the file with its lines of the index."""
+    """A shard of a target with its temporary name, and the file with its index lines."""
 
     target: int
     temporary_path: str
@@ -72,16 +72,11 @@ class RecordWriter(Protocol):
 
 @dataclass(frozen=True)
 class RecordIndex:
-    """A Parquet file beside the shards with one line per record.
-
-    Attributes:
-      schema: the columns of `table`; shard, position and num_bytes are written before them.
-      table: returns the lines of a shard, given the attributes of its records in order. It may
-        raise ProbelineError to refuse them.
-    """
+    """A Parquet file beside the shards with one line per record."""
 
     path: str
-    schema: pa.Schema
+    schema: pa.Schema  # of `table`; shard, position and num_bytes are written before it
+    # The lines of a shard, given its records' attributes in order; may raise to refuse them.
     table: Callable[[pa.Table], pa.Table]
 
     @property
@@ -92,30 +87,21 @@ class RecordIndex:
 
 @dataclass(frozen=True)
 class ShardTarget:
-    """The files to write.
-
-    Attributes:
-      prefix, suffix, shard_name_template: the parts of a shard's name, see `shard_path`.
-      open_writer: creates a local file of the wanted format, given its path.
-      temp_folder: a folder for this write alone, on the filesystem of `prefix`.
-      attributes: the schema of what is known of each record.
-      index: a Parquet file that lists the records.
-      encode: returns the records of some staged payloads, given their attributes; by default the
-        payloads are the records. So payloads can be small, and the writers share the work.
-      guard: called before files get their final names; raises if they must not.
-      ordered: whether a shard's records are sorted by their keys. If not, they are written as they
-        arrive, a batch in memory at a time; all must be inline, and there is no index.
-    """
+    """The files to write; `shard_path` joins prefix, template and suffix."""
 
     prefix: str
     suffix: str
     shard_name_template: str
-    open_writer: Callable[[str], RecordWriter]
-    temp_folder: str
-    attributes: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    open_writer: Callable[[str], RecordWriter]  # creates a local file, given its path
+    temp_folder: str  # for this write alone, on the filesystem of `prefix`
+    attributes: pa.Schema = field(default_factory=lambda: pa.schema([]))  # of each record
     index: RecordIndex | None = None
+    # Turns staged payloads and their attributes into records, if payloads are not the records. It
+    # allows small payloads, and the writers share the work.
     encode: Callable[[list[bytes], pa.Table], list[bytes]] | None = None
-    guard: Callable[[], None] | None = None
+    guard: Callable[[], None] | None = None  # called before files get final names; may raise
+    # If False, records are written as they arrive, one batch in memory at a time; all must be
+    # inline, and there is no index.
     ordered: bool = True
 
 
@@ -127,10 +113,7 @@ def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: 
 
 
 class AssignToShards(beam.DoFn):
-    """StagedRecords → (shard, StagedRecords).
-
-    The target of a record is its attribute `chosen_by`; without one there is one target.
-    """
+    """StagedRecords → (shard, StagedRecords); the attribute `chosen_by` is a record's target."""
 
     def __init__(self, attributes: pa.Schema, chosen_by: str | None = None):
         self._attributes = attributes
@@ -152,7 +135,7 @@ class AssignToShards(beam.DoFn):
         order = np.argsort(shards, kind="stable")
         batch = batch.take(pa.array(order))
         starts = [0, *(np.flatnonzero(np.diff(shards[order])) + 1).tolist(), len(shards)]
-        # The largest first: Beam's in-memory runner deals keys to its workers as they appear.
+        # The largest first: Beam's in-memory runner assigns keys to workers in order of appearance.
         sizes = np.add.reduceat(batch.column("length").to_numpy(), starts[:-1])
         for at in np.argsort(-sizes, kind="stable").tolist():
             start, end = starts[at : at + 2]
@@ -162,7 +145,7 @@ class AssignToShards(beam.DoFn):
 
 
 def first_shards(num_shards: Sequence[int]) -> list[int]:
-    """Returns the number of the first shard of each target, and the number of all shards."""
+    """Returns the number of each target's first shard, and the number of all shards."""
     return np.cumsum([0, *num_shards]).tolist()
 
 
@@ -199,7 +182,7 @@ class WriteShard(beam.DoFn):
         num_shards: int,
         records: ShardRecords | ArrivingRecords,
     ) -> tuple[str, str | None, ShardInfo]:
-        """Returns a shard's temporary path, that of its lines of the index, and what it is."""
+        """Returns a shard's temporary path, the path of its index lines, and its description."""
         final_path = shard_path(
             target.prefix, target.shard_name_template, target.suffix, shard, num_shards
         )
@@ -221,7 +204,7 @@ class WriteShard(beam.DoFn):
     def _write(
         self, target: ShardTarget, path: str, records: ShardRecords | ArrivingRecords
     ) -> tuple[list[int], files.Digests]:
-        """Returns the size of each record, and the digests of the file."""
+        """Returns the size of each record and the digests of the file."""
         record_bytes: list[int] = []
 
         def batches() -> Iterator[list[bytes]]:
@@ -244,13 +227,13 @@ def write_records(
     open_writer: Callable[[str], RecordWriter],
     batches: Iterable[list[bytes]],
 ) -> None:
-    """Writes a local file of records; ProbelineError if that fails, which names `path`."""
+    """Writes a local file of records; ProbelineError that names `path` if it fails."""
     try:
         with contextlib.closing(open_writer(local_path)) as writer:
             for batch in batches:
                 for data in batch:
                     writer.write(data)
-    except RuntimeError as error:  # ArrayRecord's only kind; a full disk is among them
+    except RuntimeError as error:  # the only type that ArrayRecord raises, also for a full disk
         raise ProbelineError(
             f"cannot write {path}: {one_line(error)}; free some space or check the storage "
             "behind it, then run the same command again"
@@ -269,7 +252,7 @@ def _write_index(
 class Finalise(beam.DoFn):
     """Renames all shards and joins each index: impulse → ShardInfo, in the order of the shards.
 
-    An earlier attempt whose result was lost may have renamed any of them.
+    An earlier attempt, whose result was lost, may have renamed any of them.
     """
 
     def __init__(self, targets: Sequence[ShardTarget]):
@@ -317,9 +300,9 @@ class WriteShards(beam.PTransform):
 
     Args:
       targets: one, or several with the same attributes.
-      num_shards: of one target, or 0 for shards of about DEFAULT_SHARD_BYTES; of several, a
+      num_shards: of one target, or 0 for shards of about DEFAULT_SHARD_BYTES; for several, a
         PCollection of a list with the number of each.
-      chosen_by: the attribute with the number of a record's target, if there are several.
+      chosen_by: the attribute with the index of a record's target, if there are several.
     """
 
     def __init__(
@@ -340,7 +323,7 @@ class WriteShards(beam.PTransform):
         assigned = staged | "Assign to shards" >> beam.ParDo(assign, num_shards).with_output_types(
             tuple[int, StagedRecords]
         )
-        # Shards without a record appear last: a runner may deal by order, see AssignToShards.
+        # Empty shards come last: a runner may assign in order, see AssignToShards.
         none = assigned | "Await assigned" >> beam.Filter(lambda _: False)
         every_shard = impulse | "Every shard" >> beam.FlatMap(
             lambda _, counts, none: [

@@ -1,1 +1,1 @@
-"""A simulated network of known truth, and the measurements its probes make."""
+"""A simulated network with known truth, and its probes' measurements."""

@@ -1,4 +1,4 @@
-"""Simulated measurements as Parquet files, and the truth behind them."""
+"""Simulated measurements as Parquet files, and their ground truth."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from beam_pipeline.simulation.network import CITIES, Network, Nodes
 from beam_pipeline.simulation.options import NetworkOptions
 from beam_pipeline.storage.files import atomic_write
 
-# Addresses go to the writer as dictionaries, which is many times faster than as text.
+# Dictionaries of addresses are written many times faster than text.
 _ADDRESS = pa.dictionary(pa.int32(), pa.string())
 _EVENT_TIME = pa.timestamp("us", tz="UTC")
 WRITTEN_SCHEMA = pa.schema(
@@ -31,7 +31,7 @@ _ROW_GROUP_ROWS = 1 << 17
 
 
 def write_truth(network: Network, folder: Path) -> None:
-    """Writes the place, delay and loss rate of every node, to test a model against."""
+    """Writes the place, delay and loss rate of every node, to evaluate models against."""
     folder.mkdir(exist_ok=True)
     probes, anchors = network.probes, network.anchors
     num_anchors = len(anchors.load_ms)
@@ -65,11 +65,7 @@ def _places(nodes: Nodes, copies: int = 1) -> dict[str, NDArray[np.generic]]:
 def write_measurements(
     network: Network, options: NetworkOptions, num_files: int, folder: Path
 ) -> tuple[int, int]:
-    """Streams all measurements into files of about equal length.
-
-    Returns:
-      The bytes of all files; the time of the last measurement, in microseconds since 1970.
-    """
+    """Writes all measurements to files of equal length; returns total bytes and the last time."""
     bounds = [options.num_measurements * i // num_files for i in range(num_files + 1)]
     group_sizes = [
         [min(_ROW_GROUP_ROWS, end - at) for at in range(begin, end, _ROW_GROUP_ROWS)]

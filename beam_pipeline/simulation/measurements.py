@@ -1,8 +1,8 @@
 """Measurements of a simulated network: periodic pings with delays, losses and outages.
 
-`simulate` yields the measurements of a `Network` as arrays in time order. Time is cut into slices
-of about half a million measurements (a day at most). The ticks, delays and losses of a slice are a
-pure function of (options, slice index), so memory does not grow with the number of measurements.
+`simulate` yields arrays in time order. Time is cut into slices of about half a million measurements
+(a day at most), each a pure function of (options, slice index), so memory does not grow with the
+number of measurements.
 """
 
 import itertools
@@ -38,10 +38,7 @@ _SPIKE_SHARE, _SPIKE_MS = 0.05, 5.0
 
 
 def simulate(network: Network, options: NetworkOptions) -> Iterator[np.ndarray]:
-    """Yields exactly `num_measurements` rows of dtype MEASUREMENT, in time order throughout.
-
-    An array has about half a million rows, or those of a day if these are fewer.
-    """
+    """Yields exactly `num_measurements` rows of dtype MEASUREMENT in time order, in slices."""
     num_left = options.num_measurements
     slices_per_day = math.ceil(network.rows_per_day / _SLICE_ROWS)
     late = np.empty(0, MEASUREMENT)  # a tick before the slice's end may be measured after it
@@ -67,8 +64,8 @@ def simulate(network: Network, options: NetworkOptions) -> Iterator[np.ndarray]:
 def _regular_ticks(pairs: Pairs, begin_us: int, end_us: int) -> tuple[Ints, Ints]:
     """Returns (pair, tick time since the start in us) of every tick in [begin_us, end_us).
 
-    Pairs come in order, each with its ticks in time order. Tick n of a pair is at
-    (n + phase) / rate, so neighbouring slices share no tick and miss none.
+    Sorted by pair, then time. Tick n of a pair is at (n + phase) / rate, so neighbouring slices
+    neither share nor miss a tick.
     """
     first = np.ceil(begin_us / 1e6 * pairs.rate_hz - pairs.phase)
     num_ticks = (np.ceil(end_us / 1e6 * pairs.rate_hz - pairs.phase) - first).astype(np.int64)
@@ -77,7 +74,7 @@ def _regular_ticks(pairs: Pairs, begin_us: int, end_us: int) -> tuple[Ints, Ints
     interval_us = 1e6 / pairs.rate_hz[active]
     row = np.repeat(np.arange(len(active)), num_ticks)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(num_ticks) - num_ticks, num_ticks)
-    # From n itself, not from the slice's first tick, so that rounding does not depend on slices.
+    # From n, not from the slice's first tick, so that rounding does not depend on slices.
     pair = active[row]
     tick_us = (first[pair] + nth + pairs.phase[pair]) * interval_us[row]
     return pair, tick_us.astype(np.int64)
@@ -86,7 +83,7 @@ def _regular_ticks(pairs: Pairs, begin_us: int, end_us: int) -> tuple[Ints, Ints
 def _silent(
     probe: NDArray[np.int32], time_of_day_us: Ints, options: NetworkOptions, day: int
 ) -> NDArray[np.bool_]:
-    """True where the probe has an outage: one of 1 to 8 hours, within some of its days."""
+    """Returns whether the probe has an outage: one of 1 to 8 hours, on some of its days."""
     rng = np.random.default_rng([options.seed, OUTAGE_STREAM, day])
     happens = rng.random(options.num_probes) < OUTAGE_SHARE
     hours = rng.uniform(MIN_OUTAGE_HOURS, MAX_OUTAGE_HOURS, options.num_probes) * happens
@@ -97,7 +94,7 @@ def _silent(
 
 
 def _measure(network: Network, pair: Ints, tick_us: Ints, rng: np.random.Generator) -> np.ndarray:
-    """Pings once a tick (us since 1970): returns MEASUREMENT rows in the order of the ticks."""
+    """Pings once per tick (us since 1970): returns MEASUREMENT rows in tick order."""
     pairs = network.pairs
     rows = np.empty(len(pair), MEASUREMENT)
     rows["probe"] = pairs.probe[pair]
@@ -119,10 +116,10 @@ def _measure(network: Network, pair: Ints, tick_us: Ints, rng: np.random.Generat
 
 
 def _in_time_order(rows: np.ndarray) -> np.ndarray:
-    """Sorts rows by time, ties in the order given.
+    """Sorts rows by time, stably.
 
-    Time and position are packed into one integer: sorting plain integers is several times
-    faster than argsort, and distinct keys make the order of ties the same on every CPU.
+    Packing time and position into one integer is several times faster than argsort, and makes ties
+    independent of the CPU.
     """
     if not len(rows):
         return rows

@@ -1,8 +1,8 @@
 """A network with known truth: probes and anchors in cities, and the paths between them.
 
 `build_network` draws every address, place, rate, delay and loss rate from the seed. An address
-prefix belongs to one city, so that the round trip can be predicted from the source prefix and the
-destination: a model trained on such data should learn this. `simulation.measurements` measures it.
+prefix belongs to one city, so a model can learn to predict the round trip from the source prefix
+and the destination. `simulation.measurements` measures it.
 """
 
 import ipaddress
@@ -28,9 +28,9 @@ _EARTH_RADIUS_KM = 6371.0
 _MIN_STRETCH = 1.15  # path over great circle; jitter would need six sigma to undo it
 _EVENING_PEAK_TURN = 15 / 24  # sin() is zero at 15:00 local time, so load peaks at 21:00
 _MIN_DAYS, _MAX_DAYS = 1, 365
-_FLOOR_MEASUREMENTS = 5  # what even the quietest probe should get
+_FLOOR_MEASUREMENTS = 5  # of the quietest probe
 
-# A stream of random numbers per use: adding a draw to one leaves the others as they were.
+# One random stream per use, so that another draw in one does not affect the others.
 NETWORK_STREAM, OUTAGE_STREAM, SLICE_STREAM = range(3)
 
 
@@ -86,14 +86,13 @@ _HOSTS_PER_IPV6_PREFIX = 1 << 16  # one address in each /48 of a /32
 
 
 class Nodes(NamedTuple):
-    """Places as arrays of one length: `city` is an index into CITIES, the others are degrees."""
+    """Places as arrays of one length; `city` is an index into CITIES, the others are degrees."""
 
     city: Ints
     latitude: Floats
     longitude: Floats
 
     def take(self, index: Ints) -> "Nodes":
-        """Returns the places of some nodes, by number."""
         return Nodes(self.city[index], self.latitude[index], self.longitude[index])
 
 
@@ -121,7 +120,7 @@ class Anchors:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The (probe, destination) pairs that are pinged: `[num_pairs]` each, in probe order."""
+    """The pinged (probe, destination) pairs: `[num_pairs]` each, in probe order."""
 
     probe: NDArray[np.int32]
     destination: NDArray[np.int32]
@@ -136,8 +135,6 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Network:
-    """The truth behind the measurements."""
-
     probes: Probes
     anchors: Anchors
     pairs: Pairs
@@ -145,7 +142,6 @@ class Network:
 
 
 def build_network(options: NetworkOptions) -> Network:
-    """Draws the whole network from the seed."""
     rng = np.random.default_rng([options.seed, NETWORK_STREAM])
     probe_nodes = _place(rng, options.num_probes)
     anchor_nodes = _place(rng, options.num_anchors)
@@ -165,8 +161,8 @@ def build_network(options: NetworkOptions) -> Network:
     )
     anchors = Anchors(anchor_nodes, destinations, rng.exponential(0.3, options.num_anchors))
     probe, anchor = _choose_destinations(rng, options.num_probes, options.num_anchors)
-    # The period in which all pairs, at the average interval, yield num_measurements; with fewer or
-    # more measurements than those of a day or a year the interval gives way.
+    # The period in which all pairs yield num_measurements at the average interval; for periods
+    # under a day or over a year, the interval is adjusted instead.
     days = options.num_measurements * options.interval_seconds / len(probe) / 86_400
     rows_per_day = options.num_measurements / min(max(days, _MIN_DAYS), _MAX_DAYS)
     pairs = _pairs(rng, probes, anchors, probe, anchor, rows_per_day)
@@ -199,10 +195,9 @@ def _weights(rank: Ints, options: NetworkOptions) -> Floats:
 def _choose_destinations(
     rng: np.random.Generator, num_probes: int, num_anchors: int
 ) -> tuple[Ints, Ints]:
-    """Returns (probe, anchor) of every pair: 10 to 20 different anchors a probe, if there are.
+    """Returns (probe, anchor) of every pair: 10 to 20 different anchors per probe, if available.
 
-    Robert Floyd's sampling without replacement, for all probes at once: memory does not depend
-    on the number of anchors.
+    Robert Floyd's sampling without replacement; memory does not depend on the number of anchors.
     """
     most = min(MAX_DESTINATIONS, num_anchors)
     chosen = np.empty((num_probes, most), np.int64)
@@ -224,7 +219,7 @@ def _pairs(
     anchor: Ints,
     rows_per_day: float,
 ) -> Pairs:
-    """Works out rate and delays of every (probe, anchor) pair."""
+    """Computes rate and delays of every (probe, anchor) pair."""
     here, there = probes.nodes.take(probe), anchors.nodes.take(anchor)
     stretch = np.maximum(_MIN_STRETCH, rng.lognormal(math.log(1.5), 0.12, len(probe)))
     probe_load, anchor_load = probes.load_ms[probe], anchors.load_ms[anchor]
@@ -260,7 +255,7 @@ def _distance_km(here: Nodes, there: Nodes) -> Floats:
 def _addresses(
     rng: np.random.Generator, probe_city: Ints, is_ipv6: NDArray[np.bool_], anchor_city: Ints
 ) -> tuple[list[str], list[str]]:
-    """Returns all sources, one a probe, and all destinations: IPv4, then IPv6 of every anchor.
+    """Returns one source per probe, and all destinations: IPv4, then IPv6 of every anchor.
 
     Probes and anchors of a city share its prefixes; hosts are drawn without replacement.
     """

@@ -1,4 +1,4 @@
-"""The options of a simulation, as flags. Nothing heavy is imported here."""
+"""The options of a simulation, as flags. Light imports."""
 
 import functools
 import math
@@ -48,7 +48,7 @@ class NetworkOptions:
 
     @functools.cached_property
     def start_us(self) -> int:
-        """Microseconds since 1970 of `start`, an ISO date or time, in UTC unless it has a zone."""
+        """Start in µs since 1970, from an ISO date or time, in UTC unless it has a zone."""
         try:
             start = datetime.fromisoformat(self.start)
         except ValueError:

@@ -1,1 +1,1 @@
-"""Measurements in: Parquet, RIPE Atlas JSON, BigQuery exports, and the checks on every row."""
+"""Reading measurements: Parquet, RIPE Atlas JSON, BigQuery exports, and checks on every row."""

@@ -1,9 +1,9 @@
 """Prefix-preserving anonymisation: addresses are replaced before anything is written.
 
 Two addresses that share exactly their first k bits still do afterwards; nothing else of an address
-is kept. This is CryptoPAn (Xu, Fan, Ammar and Moon, 2002): bit p is flipped by one bit of AES over
-the p bits before it, padded with secret bits. Existing packages process one address at a time, so
-it is implemented here with the AES of `cryptography`.
+is preserved. This is CryptoPAn (Xu, Fan, Ammar and Moon, 2002): bit p is flipped by one bit of AES
+over the p bits before it, padded with secret bits. Existing packages process one address at a time,
+so it is implemented here with the AES of `cryptography`.
 """
 
 import functools
@@ -61,7 +61,7 @@ class Anonymizer:
         raise TypeError("an Anonymizer has the key, which must not be sent; send a KeyReference")
 
     def block(self, block: Block) -> Block:
-        """Returns the measurements with all their addresses replaced."""
+        """Returns the measurements with all addresses replaced."""
         src, dst = (
             AddressColumn(column.codes, *self.addresses(column.hi, column.lo))
             for column in (block.src, block.dst)
@@ -69,7 +69,7 @@ class Anonymizer:
         return replace(block, src=src, dst=dst)
 
     def addresses(self, hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns replacements of addresses; both are given as halves, uint64 [n] each."""
+        """Replaces addresses, which are given and returned as halves, uint64 [n] each."""
         new_hi, new_lo, missing = self._cache.look_up(hi, lo)
         if len(missing):
             new_hi[missing], new_lo[missing] = self._compute(hi[missing], lo[missing])

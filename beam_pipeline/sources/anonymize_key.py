@@ -1,8 +1,8 @@
 """The key of --anonymize: where it is stored, how workers read it, and its fingerprint.
 
 The key is in a file, in Secret Manager or in an environment variable. Workers receive a
-KeyReference, never the key, since pipelines are stored, shown and logged. Each process reads the
-key again and compares its fingerprint.
+KeyReference instead of the key, since pipelines are stored, displayed and logged. Each process
+reads the key itself and compares its fingerprint.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def is_secret(source: str) -> bool:
 
 
 def check_source(source: str) -> None:
-    """Raises UsageError, without quoting it, if the source is itself a key."""
+    """Raises UsageError if the source is itself a key; the message does not quote it."""
     if _HEX_KEY.fullmatch(source):
         raise UsageError(
             "--anonymize_key_file is a key of 64 hex digits and must be the path of a file: others "
@@ -58,12 +58,9 @@ def described(source: str) -> str:
 
 
 def find_key(source: str) -> KeyReference:
-    """Reads the key before the job begins and returns the reference for the workers.
-
-    UsageError if there is no valid key, ProbelineError if it cannot be read.
-    """
+    """Reads the key before the job begins; returns the reference for the workers."""
     if source and is_on_this_machine(source):
-        source = os.path.abspath(source)  # a worker may have another working directory
+        source = os.path.abspath(source)  # a worker may have a different working directory
     return KeyReference(source, fingerprint(read_key(source)))
 
 

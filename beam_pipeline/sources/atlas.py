@@ -1,8 +1,8 @@
 """RIPE Atlas ping results: JSON lines and BigQuery exports as batches of measurements.
 
-Batches have the columns of COLUMNS, in which missing values are null; as with any other input,
-`measurements.check` applies the rules. A result is parsed once in Python, and Arrow repeats the
-values that its pings share, so that a measurement costs one float.
+Batches have the columns of COLUMNS, with nulls for missing values; `measurements.check` applies the
+rules, as for any other input. A result is parsed once in Python, and Arrow repeats the values that
+its pings share, so that a measurement costs one float.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from beam_pipeline.storage.json_array import ArrayError, begins_array, split_arr
 from beam_pipeline.storage.lines import DAMAGE, read_blocks, split_lines
 
 # Reasons of dead letters for whole lines. The last two are rules of `check`, for values that do not
-# fit into its columns.
+# fit its columns.
 LINE_REASONS = (
     "json_invalid",
     "json_not_an_object",
@@ -41,11 +41,11 @@ MAX_LINE_BYTES = 1 << 20
 _FAILED = -1.0
 _US_PER_S = 1_000_000
 _MAX_SECONDS = np.iinfo(np.int64).max // _US_PER_S
-# The names of firmware 4460 and later, then those that earlier firmware used.
+# The names in firmware 4460 and later, then those in earlier firmware.
 _DST_NAMES = ("dst_addr", "addr")
 _SRC_NAMES = {"from": ("from",), "src_addr": ("src_addr", "srcaddr")}
 _BIGQUERY_SRC_NAMES = {"from": "synth_addr", "src_addr": "src_addr"}
-# The fields of an entry of `pings`, their types, and how messages call these.
+# The fields of an entry of `pings`, their types, and the names of the types in messages.
 _PING_FIELDS = {
     "timeout": (pa.types.is_boolean, "a boolean"),
     "error": (pa.types.is_boolean, "a boolean"),
@@ -76,7 +76,7 @@ class _BadLineError(Exception):
 
 
 class _Result(NamedTuple):
-    """The values that the pings of one line share."""
+    """Values shared by the pings of one line."""
 
     line: int
     num_pings: int
@@ -101,7 +101,7 @@ def read_json(
     Format: https://atlas.ripe.net/docs/apis/measurement-result-format/
 
     Args:
-      stream: the decompressed file; blank lines are counted. An array's elements count as lines.
+      stream: the decompressed file; blank lines are counted. Elements of an array count as lines.
       atlas_source: the field with the source, `from` (the public address) or `src_addr`.
       batch_rows: a batch ends with the line at which it reaches this many measurements and bad
         lines; results are not split.
@@ -259,9 +259,9 @@ def _is_list(dtype: pa.DataType) -> bool:
 
 
 def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> list[str]:
-    """Returns the dotted paths of the columns to read, of `pings` only the fields needed.
+    """Returns the dotted paths of the columns to read, with only the needed fields of `pings`.
 
-    The paths between a list and its fields differ with the writer (`pings.list.element.rtt`,
+    The paths between a list and its fields depend on the writer (`pings.list.element.rtt`,
     `pings.list.item.rtt`), so they are taken from the file's schema.
     """
     wanted = {"start_time", _BIGQUERY_SRC_NAMES[atlas_source], "dst_addr", "af"}
@@ -271,7 +271,7 @@ def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> lis
 
 
 def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str | None:
-    """Returns one line about the first column that is missing or has the wrong type, if any."""
+    """Returns one line about the first missing or mistyped column, if any."""
     src_name = _BIGQUERY_SRC_NAMES[atlas_source]
     names = ("start_time", src_name, "dst_addr", "af", "pings")
     for name, column in zip(names, (*COLUMNS[:4], "pings"), strict=True):
@@ -304,15 +304,13 @@ def _pings_problem(dtype: pa.DataType) -> str | None:
 
 
 def explode_bigquery(batch: pa.RecordBatch, atlas_source: AtlasSource) -> Exploded:
-    """Returns the measurements of BigQuery rows, one for each entry of `pings`.
+    """Returns the measurements of BigQuery rows, one per entry of `pings`.
 
     An entry with `timeout` or `error` is a failed ping; an entry without these and without an rtt
-    has a null rtt. The source is `synth_addr`, the public address, or `src_addr`.
+    has a null rtt. The source is `synth_addr`, the public address, or `src_addr`. The batch may be
+    a slice.
 
     Schema: https://github.com/RIPE-NCC/ripe-atlas-bigquery/blob/main/docs/measurements_ping.md
-
-    Args:
-      batch: rows with at least the columns of `bigquery_columns`; may be a slice.
     """
     lists = batch.column("pings")
     num_pings = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)

@@ -42,11 +42,11 @@ class StoredShard(NamedTuple):
     num_records: int
     crc32c: str
     anonymized_by: str  # the fingerprint of the key of its addresses; "" if they are real
-    is_of_output: bool = False  # of the dataset that the run adds to
+    is_of_output: bool = False  # of the dataset that the run appends to
 
 
 class MeasurementFile(NamedTuple):
-    """A file as inspected; `problem` is why it cannot be read, if so."""
+    """An inspected file; `problem` is why it cannot be read, if it cannot."""
 
     file: FileVersion
     input_format: InputFormat
@@ -56,7 +56,7 @@ class MeasurementFile(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Row groups of a Parquet file, or a whole file; `first_row` is that in the file."""
+    """Row groups of a Parquet file, or a whole file; `first_row` is counted in the file."""
 
     file: FileVersion
     input_format: InputFormat
@@ -69,12 +69,11 @@ class Piece(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of the file."""
         return self.file.path
 
 
 class MeasurementUnit(NamedTuple):
-    """The work unit of this job: pieces that are read and pre-grouped together; `index` from 0."""
+    """Pieces that are read and pre-grouped together; `index` counts from 0."""
 
     index: int
     pieces: tuple[Piece, ...]
@@ -82,12 +81,12 @@ class MeasurementUnit(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """The rows of its Parquet files, which are known before they are read."""
+        """Rows of its Parquet files, which are known in advance."""
         return sum(piece.num_rows for piece in self.pieces)
 
 
 def match_files(patterns: Sequence[str]) -> list[FileVersion]:
-    """Returns each matching file in order; UsageError if a pattern has none, or one is a pipe."""
+    """Returns all matching files in order; UsageError if a pattern has none, or one is a pipe."""
     found: dict[str, FileVersion] = {}
     for pattern in patterns:
         folder, files = match_input(pattern, "--input", "*")
@@ -113,11 +112,7 @@ def _one_spelling(path: str) -> str:
 
 
 def inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
-    """Inspects a file's head and footer; an unreadable file is returned with its `problem`.
-
-    Raises:
-      ProbelineError: a column is missing or has the wrong type, or the file was changed.
-    """
+    """Inspects head and footer; `problem` if the file is unreadable, ProbelineError if unsuited."""
     with unchanged(file):
         return _inspect(file, options)
 
@@ -177,7 +172,7 @@ def reason_of(error: Exception, options: ReadOptions) -> str:
 def plan_units(files: Iterable[MeasurementFile]) -> list[MeasurementUnit]:
     """Cuts files into even work units of up to about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON.
 
-    More than one unit becomes a multiple of _EVEN_WORKERS, so that 2 or 4 workers have equal work.
+    Several units are rounded up to a multiple of _EVEN_WORKERS, for equal work of 2 or 4 workers.
     """
     files = list(files)
     rows_in_all = sum(
@@ -209,10 +204,7 @@ def _num_rows(input_format: InputFormat, num_rows: int, num_bytes: int) -> int:
 
 
 def _pieces(files: Iterable[MeasurementFile], unit_rows: int) -> Iterator[Piece]:
-    """Yields runs of row groups, of even size within a file and up to `unit_rows` rows.
-
-    A larger row group stays whole.
-    """
+    """Yields runs of row groups, even within a file, up to `unit_rows` rows or one row group."""
     for file, input_format, row_group_rows, problem, shard in files:
         if problem or not row_group_rows:
             yield Piece(file, input_format, (), 0, 0, file.num_bytes, problem)

@@ -1,7 +1,7 @@
 """The rules for measurements: Arrow batches become checked columns and faults.
 
-The rules are those of docs/format.md. Work is done per column and per distinct address, never per
-measurement in Python.
+docs/format.md lists the rules. Work is per column and per distinct address, never per measurement
+in Python.
 """
 
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ class AddressColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """n measurements that keep every rule, as columns."""
+    """n measurements that satisfy every rule, as columns."""
 
     event_time: np.ndarray  # int64 [n], µs since 1970 UTC
     src: AddressColumn
@@ -97,10 +97,7 @@ def type_problem(name: str, dtype: pa.DataType, column: str) -> str | None:
 
 
 def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
-    """Returns one line about the first column that is missing or has the wrong type, if any.
-
-    `names` are the input's names of COLUMNS.
-    """
+    """Returns one line about the first missing or mistyped column; `names` are those of COLUMNS."""
     for column in COLUMNS:
         index = schema.get_all_field_indices(names[column])
         if not index:
@@ -116,9 +113,9 @@ def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
 
 
 def check(batch: pa.RecordBatch, encoding: Encoding = "arrow") -> tuple[Block, Faults]:
-    """Returns the measurements of a batch that keep every rule, and the rows that break one.
+    """Returns the measurements of a batch that satisfy every rule, and the rows that break one.
 
-    Compact measurements are limited to RTTs of 50 days, and in time by the span of a row.
+    Compact measurements are limited to RTTs of 50 days and to times within the span of a row.
     """
     is_compact = encoding == "compact"
     reason = np.zeros(batch.num_rows, np.uint8)
@@ -134,7 +131,7 @@ def check(batch: pa.RecordBatch, encoding: Encoding = "arrow") -> tuple[Block, F
 
 
 def check_encoding(block: Block, encoding: Encoding) -> tuple[Block, Faults]:
-    """Like `check`, for measurements of a dataset: faults are values out of range of `encoding`."""
+    """Checks measurements of a dataset, which can only be out of range of `encoding`."""
     is_compact, reason = encoding == "compact", np.zeros(len(block), np.uint8)
     rtt = _check_rtt(pa.array(block.rtt), reason, is_compact)
     times = pa.array(block.event_time, pa.timestamp("us"))
@@ -205,7 +202,7 @@ def _check_version(
 
 
 def _parse_addresses(column: pa.Array) -> tuple[AddressColumn, np.ndarray]:
-    """Returns the addresses and the status of each entry of their table, uint8 [m]."""
+    """Returns the addresses, and the status of each entry of their table, uint8 [m]."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     elif len(column.dictionary) > len(column):
@@ -221,10 +218,7 @@ def _parse_addresses(column: pa.Array) -> tuple[AddressColumn, np.ndarray]:
 
 
 def _with_used_entries(column: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Returns a column with only the used entries of its dictionary.
-
-    Some writers store the addresses of a whole table with each row group.
-    """
+    """Drops unused dictionary entries: some writers store a whole table's with each row group."""
     entries = column.dictionary
     if pa.types.is_string_view(entries.type):  # `take` does not support it
         entries = entries.cast(pa.large_string())
@@ -264,7 +258,7 @@ def _check_event_time(column: pa.Array, reason: np.ndarray, is_compact: bool) ->
 
 
 def valid_times(column: pa.Array, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
-    """Returns times, int64 [n] in µs since 1970, and which of them keep the rules, bool [n]."""
+    """Returns times, int64 [n] in µs since 1970, and which of them are valid, bool [n]."""
     reason = np.zeros(len(column), np.uint8)
     times = _check_event_time(_decoded(column), reason, encoding == "compact")
     return times, reason == 0

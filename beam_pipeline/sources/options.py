@@ -1,4 +1,4 @@
-"""The options of reading measurements, and their values. Nothing heavy is imported here."""
+"""The options of reading measurements. Nothing heavy is imported here."""
 
 import re
 from dataclasses import dataclass
@@ -21,17 +21,12 @@ _EPOCH_SECONDS = re.compile(r"\d+(\.\d{1,6})?")
 
 @dataclass(frozen=True)
 class Sample:
-    """Which measurements of the input are wanted; by default all.
+    """Which measurements of the input are wanted; by default all."""
 
-    Attributes:
-      probes, measurements: shares, more than 0, up to 1.
-      since_us, until_us: the window, µs since 1970 UTC, without `until_us`.
-    """
-
-    probes: float = 1.0
-    measurements: float = 1.0
-    since_us: int = 0
-    until_us: int | None = None
+    probes: float = 1.0  # a share, more than 0, up to 1
+    measurements: float = 1.0  # a share of the sampled probes' measurements
+    since_us: int = 0  # µs since 1970 UTC
+    until_us: int | None = None  # exclusive
 
     @property
     def has_window(self) -> bool:
@@ -44,7 +39,7 @@ class Sample:
         return self.probes * self.measurements
 
     def manifest_options(self) -> dict[str, Any]:
-        """Returns what the manifest lists, by the names of the flags."""
+        """Returns the options that the manifest lists, named after their flags."""
         return {
             "sample_probes": self.probes,
             "sample_measurements": self.measurements,
@@ -54,10 +49,7 @@ class Sample:
 
 
 def parse_time(flag: str, text: str) -> int:
-    """Returns µs since 1970 of an ISO 8601 time, UTC by default, or of seconds since 1970.
-
-    UsageError if it is neither, or not within the years 1970 to 9999.
-    """
+    """Returns µs since 1970 of an ISO 8601 time, by default UTC, or of seconds; or UsageError."""
     try:
         if _EPOCH_SECONDS.fullmatch(text):
             if len(text) == 8:  # also a date without dashes
@@ -84,15 +76,10 @@ def time_text(time_us: int) -> str:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read the input.
+    """How to read the input."""
 
-    Attributes:
-      input_format: of all files, or "auto" to recognise each by its content.
-      columns: the input's name of each of COLUMNS.
-      sample: which measurements are wanted.
-    """
-
-    input_format: InputFormat | Literal["auto"] = "auto"
+    input_format: InputFormat | Literal["auto"] = "auto"  # of all files; auto detects it for each
+    # Each of COLUMNS, and its name in the input.
     columns: tuple[tuple[str, str], ...] = tuple((name, name) for name in COLUMNS)
     atlas_source: AtlasSource = "from"  # which address of a result is the probe's
     anonymize: KeyReference | None = None  # the key with which addresses are replaced

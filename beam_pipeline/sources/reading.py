@@ -1,15 +1,15 @@
-"""Reading a piece of input: batches of checked measurements, and dead letters.
+"""Reads a piece of input: batches of checked measurements, and dead letters.
 
   container -> RawBatch: Arrow batches with the columns of COLUMNS, one reader per format
             -> CheckedBatch: rules, window, anonymisation and sample, the same for all formats
 
 Arrow reads Parquet in batches, with the address columns as dictionaries, and large row groups in
 pieces, so that memory does not depend on the size of a row group. With `ReadOptions.anonymize`, no
-address of the input leaves this module: a Block has replaced addresses, a dead letter no values.
+input address leaves this module: blocks have replaced addresses, dead letters no values.
 
 A row with a valid time outside the window of `ReadOptions.sample` is left out regardless of its
-other values, so that row groups can be skipped by their statistics. All other rows are checked; a
-row that breaks a rule becomes a dead letter. The rest is sampled by the addresses of the dataset.
+other values, so that row groups can be skipped by their statistics. All other rows are checked;
+those that break a rule become dead letters. The rest is sampled by the addresses of the dataset.
 """
 
 import itertools
@@ -45,26 +45,18 @@ from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
 BATCH_ROWS = 131_072
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-_LARGE_GROUP_BYTES = 64 << 20  # from here on memory counts for more than requests
+_LARGE_GROUP_BYTES = 64 << 20  # from this size on, memory matters more than requests
 _DELTA = frozenset(("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"))
 
 
 class RawBatch(NamedTuple):
-    """Measurements as a container has them.
+    """Measurements as a container has them."""
 
-    Attributes:
-      measurements: the columns of COLUMNS, n rows; None if there are none.
-      rows: int64 [n], the row of the file, or line, of each measurement.
-      next_row: the row of the file, or line, after the batch.
-      letters: rows without a measurement.
-      num_left_out: rows skipped because they are outside the window.
-    """
-
-    measurements: pa.RecordBatch | None
-    rows: np.ndarray
-    next_row: int
-    letters: Sequence[DeadLetter] = ()
-    num_left_out: int = 0
+    measurements: pa.RecordBatch | None  # the columns of COLUMNS, n rows; None if there are none
+    rows: np.ndarray  # int64 [n], the row of the file, or line, of each measurement
+    next_row: int  # the row of the file, or line, after the batch
+    letters: Sequence[DeadLetter] = ()  # rows without a measurement
+    num_left_out: int = 0  # rows skipped because they are outside the window
 
 
 class CheckedBatch(NamedTuple):
@@ -100,9 +92,8 @@ class UnreadableInputError(Exception):
 def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     """Yields all batches of a piece.
 
-    Raises:
-      UnreadableInputError: the file is damaged; the batches before it remain valid.
-      ProbelineError: the file was changed.
+    Raises UnreadableInputError if the file is damaged, which leaves earlier batches valid, and
+    ProbelineError if it was changed.
     """
     if piece.shard and piece.shard.is_of_output:  # already sampled
         options = replace(options, sample=Sample())
@@ -128,7 +119,7 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
 
 
 def _checked_batches(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
-    if piece.input_format == "probe_rows":  # kept the rules when they were written
+    if piece.input_format == "probe_rows":  # checked when they were written
         yield from _read_probe_rows(piece, options)
         return
     readers = {
@@ -194,7 +185,7 @@ def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
 
 
 def _open(piece: Piece, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
-    """Opens a file to read some columns as dictionaries, and large row groups in pieces.
+    """Opens a file, with some columns as dictionaries and large row groups in pieces.
 
     Arrow cannot read delta-encoded pages as dictionaries.
     """
@@ -241,7 +232,7 @@ def _checked(path: str, raw: RawBatch, options: ReadOptions) -> CheckedBatch:
 def _letters(
     path: str, batch: pa.RecordBatch, faults: Faults, rows: np.ndarray, options: ReadOptions
 ) -> list[DeadLetter]:
-    """Returns the dead letters of faults in a batch; `rows`, int64 [k], are those in the file."""
+    """Returns the dead letters of faults in a batch, whose rows in the file are `rows`."""
     if options.anonymize:  # an invalid address is mostly a misspelled one
         values = [WITHHELD] * len(rows)
     else:

@@ -1,12 +1,12 @@
-"""Sampling: which measurements of the input go into the dataset.
+"""Sampling: selects the measurements of the input that go into the dataset.
 
   since <= event_time < until
   hash(src_addr)                           <  sample_probes * 2**64
   hash(src_addr, dst_addr, event_time, rtt)  <  sample_measurements * 2**64
 
-The hashes depend on nothing else, so a smaller sample is part of a larger one, and a probe in the
-sample stays there when data grow. They are independent of each other and of the hashes for splits,
-shards and buckets.
+The hashes depend on nothing else, so a smaller sample is a subset of a larger one, and a sampled
+probe stays in the sample when data grow. They are independent of each other and of the hashes for
+splits, shards and buckets.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ _MEASUREMENT_SALT = np.uint64(0x6D6561737572656D)
 
 
 def in_window(event_time: np.ndarray, sample: Sample) -> np.ndarray:
-    """Returns bool [n]: which times, int64 [n] in µs since 1970, are in the window of a sample."""
+    """Returns which times, int64 [n] in µs since 1970, are in a sample's window, bool [n]."""
     is_in = event_time >= sample.since_us
     return is_in if sample.until_us is None else is_in & (event_time < sample.until_us)
 

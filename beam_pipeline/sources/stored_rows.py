@@ -1,8 +1,8 @@
 """Finished datasets as input: their shards are files, their rows become measurements again.
 
-The manifest plans the work. Every shard is compared with it: size and checksum before it is read,
-the number of records after. Damage ends the job regardless of --on_bad_file, since the cure is
-another copy of the dataset.
+The manifest plans the work. Every shard is checked against it: size and checksum before it is read,
+the number of records after. Damage ends the job regardless of --on_bad_file, since the cure is a
+new copy of the dataset.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from beam_pipeline.storage.matching import file_versions
 
 
 def is_dataset(path: str) -> bool:
-    """Returns whether a path is the folder of a dataset, finished or not, by its manifest."""
+    """Returns whether a path is a dataset's folder, finished or not, by its manifest."""
     if not is_local(path) and not is_gcs(path):
         return False
     manifest = read_file(f"{path.rstrip('/')}/{MANIFEST_NAME}")
@@ -49,11 +49,7 @@ def open_input(path: str) -> Dataset:
 
 
 def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[MeasurementFile]:
-    """Returns the shards of both splits as input files; ProbelineError if one is missing.
-
-    Args:
-      is_of_output: the run adds to this dataset.
-    """
+    """Returns the shards of both splits as input files; ProbelineError if one is missing."""
     shards = [shard for split in SPLITS for shard in dataset.manifest.splits[split].shards]
     versions = file_versions([dataset.file(shard.path) for shard in shards])
     anonymized_by = dataset.manifest.options.get("anonymize_key_fingerprint", "")
@@ -74,10 +70,7 @@ def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[MeasurementF
 
 
 def read_blocks(piece: Piece, batch_rows: int) -> Iterator[Block]:
-    """Yields the measurements of a shard in the order of its rows, at least `batch_rows` at once.
-
-    ProbelineError if the shard is damaged or differs from its manifest.
-    """
+    """Yields a shard's measurements in row order; ProbelineError if it is not as listed."""
     shard = piece.shard
     assert shard is not None
     _check(piece.path, shard, piece.file.num_bytes)

@@ -1,9 +1,8 @@
-"""Files on any filesystem: reading, atomic writing, renaming, sizes and checksums.
+"""Files on any filesystem: reads, atomic writes, renames, sizes and checksums.
 
-A path without a scheme is local. Local files and objects on `gs://` are accessed directly; Beam's
-filesystems, imported on first use, serve all other schemes and glob patterns. Large outputs are
-written under a `unique_path` and renamed by `many_files.move_files`, which may be repeated; all
-others are written with `atomic_write`.
+A path without a scheme is local. Local files and `gs://` are accessed directly; Beam's filesystems,
+imported on first use, serve other schemes and globs. Large outputs are written under a
+`unique_path` and renamed by `many_files.move_files`, which is idempotent; others by `atomic_write`.
 """
 
 import contextlib
@@ -37,17 +36,15 @@ _RANGE_BYTES = 64 << 10
 
 
 def is_local(path: str) -> bool:
-    """Returns whether a path has no scheme."""
     return "://" not in path
 
 
 def is_gcs(path: str) -> bool:
-    """Returns whether a path is on `gs://`."""
     return path.startswith(gcs.SCHEME)
 
 
 def unique_path(folder: str, name: str) -> str:
-    """Returns a path below `folder` that no other attempt uses: name-<32 hex digits>."""
+    """Returns a path below `folder` that is unique to this attempt: name-<32 hex digits>."""
     return os.path.join(folder, f"{name}-{uuid.uuid4().hex}")
 
 
@@ -59,12 +56,12 @@ def exists(path: str) -> bool:
 
 
 def is_special_file(path: str) -> bool:
-    """Returns whether a local path exists but is not a regular file, for example a pipe."""
+    """Returns whether a local path exists but is not a regular file (for example, a pipe)."""
     return is_local(path) and os.path.exists(path) and not os.path.isfile(path)
 
 
 def check_regular(paths: Iterable[str]) -> None:
-    """Raises UsageError for the first local path that is a pipe, a device or a folder."""
+    """Raises UsageError if a local path is a pipe, a device or a folder."""
     for path in paths:
         if is_special_file(path):
             raise UsageError(
@@ -74,7 +71,7 @@ def check_regular(paths: Iterable[str]) -> None:
 
 
 def is_folder(path: str) -> bool:
-    """Returns whether a folder exists; on `gs://`, whether any object is below it."""
+    """Returns whether a folder exists; on `gs://`, whether it contains any object."""
     if is_local(path):
         return os.path.isdir(path)
     below = path.rstrip("/") + "/"
@@ -82,9 +79,10 @@ def is_folder(path: str) -> bool:
 
 
 def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
-    """Returns the size of each file, and on `gs://` its checksum; None for missing files and pipes.
+    """Returns each file's size, and on `gs://` its checksum; None if missing or not regular.
 
-    A local file costs one `stat`, a folder on `gs://` one listing. Errors are those of `read_file`.
+    Costs one `stat` per local file, one listing per `gs://` folder. Errors are those of
+    `read_file`.
     """
     infos: dict[str, FileInfo | None] = dict.fromkeys(paths)
     folders: dict[str, list[str]] = defaultdict(list)
@@ -104,11 +102,9 @@ def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
 
 
 def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> BinaryIO:
-    """Opens a file for sequential reading.
+    """Opens a file for sequential reading, on `gs://` in requests of `fetch_bytes` or more.
 
-    Args:
-      fetch_bytes: minimum size of a request to `gs://`.
-      version: generation of an object on `gs://`; reading another generation is an error.
+    `version` is the required generation on `gs://`; 0 accepts any.
     """
     if is_local(path):
         return open(path, "rb")
@@ -118,16 +114,12 @@ def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> Bin
 
 
 def open_ranges(path: str, version: int = 0) -> BinaryIO:
-    """Opens a file for random reads, with requests little larger than the bytes read."""
+    """Opens a file for random reads, in requests little larger than the bytes read."""
     return open_file(path, _RANGE_BYTES, version)
 
 
 def read_file(path: str) -> bytes | None:
-    """Returns the content of a small file, local or on `gs://`, or None if it does not exist.
-
-    Raises:
-      ProbelineError: it cannot be read, its bucket does not exist, or its scheme is unsupported.
-    """
+    """Returns a small file, local or on `gs://`; None if missing, ProbelineError if unreadable."""
     if not is_local(path):
         return gcs.read(path)
     with _reading_local(path), open(path, "rb") as file:
@@ -137,7 +129,7 @@ def read_file(path: str) -> bytes | None:
 
 @contextlib.contextmanager
 def _reading_local(path: str) -> Iterator[None]:
-    """Explains the errors of a local file; a missing file ends the block without an error."""
+    """Explains the errors of a local file; a missing file silently ends the block."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -160,7 +152,7 @@ def begins_with(path: str, *texts: str) -> bool:
 
 @contextlib.contextmanager
 def local_copy(path: str) -> Iterator[str]:
-    """Yields a local path with the bytes of `path`; a copy is deleted at the end of the block."""
+    """Yields a local path to a file; a temporary copy is deleted at the end of the block."""
     if is_local(path):
         yield path
         return
@@ -172,28 +164,27 @@ def local_copy(path: str) -> Iterator[str]:
 
 
 def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
-    """Extends a CRC-32C, which GCS stores for every object, by some bytes."""
+    """Extends a CRC-32C, the checksum that GCS stores, by some bytes."""
     if isinstance(data, bytes):
         return google_crc32c.extend(crc, data)
-    for start in range(0, len(data), _BLOCK_BYTES):  # the library takes bytes only
+    for start in range(0, len(data), _BLOCK_BYTES):  # the library accepts only bytes
         crc = google_crc32c.extend(crc, data[start : start + _BLOCK_BYTES].tobytes())
     return crc
 
 
 def checksum_text(checksum: int) -> str:
-    """Returns a CRC-32C as 8 hex digits."""
     return f"{checksum:08x}"
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:
-    """Returns the size of a file in bytes and its CRC-32C, on `gs://` as stored by GCS."""
+    """Returns a file's size and CRC-32C; on `gs://`, those stored by GCS."""
     if is_gcs(path) and (known := gcs.info(path)) and known.crc32c:
         return known.num_bytes, int(known.crc32c, 16)
     return _read_through(path, lambda block: None)
 
 
 class Digests(NamedTuple):
-    """Size and checksums of a file; `sha256` as 64 hex digits."""
+    """Size and checksums of a file; `sha256` has 64 hex digits."""
 
     num_bytes: int
     crc32c: int
@@ -201,12 +192,10 @@ class Digests(NamedTuple):
 
 
 def digests_of(data: bytes) -> Digests:
-    """Returns the digests of a file with these bytes."""
     return Digests(len(data), crc32c(data), hashlib.sha256(data).hexdigest())
 
 
 def file_digests(path: str) -> Digests:
-    """Returns the digests of a file, read once."""
     sha256 = hashlib.sha256()
     size, checksum = _read_through(path, sha256.update)
     return Digests(size, checksum, sha256.hexdigest())
@@ -238,7 +227,7 @@ _EXTRAS = {"s3": ("boto3", "aws"), "hdfs": ("hdfs", "hadoop"), "azfs": ("azure",
 
 
 def check_path(flag: str, path: str) -> None:
-    """Raises UsageError unless the path of a flag is valid on a supported filesystem."""
+    """Raises UsageError unless a flag's path is valid on a supported filesystem."""
     given = f"--{flag}={printable(path)}"
     if not path:
         raise UsageError(f"--{flag} is empty: give a path")
@@ -274,15 +263,11 @@ def _check_scheme(path: str, what: str) -> None:
 def atomic_write(
     path: str, temp_folder: str | None = None, durable: bool = False
 ) -> Iterator[BinaryIO]:
-    """Opens a file that appears at `path`, complete, when the block ends without an error.
+    """Opens a file that replaces `path` when the block ends without an error.
 
-    It replaces an existing file. Except on `gs://` the bytes go to a temporary file, which is
-    deleted after an error and left behind by a killed process.
-
-    Args:
-      temp_folder: folder of the temporary file, on the same filesystem; by default the file is
-        `path` with `.<digits>.tmp` appended.
-      durable: flush a local file to disk before it is renamed.
+    Except on `gs://`, the bytes go to a temporary file, by default beside `path`, else in
+    `temp_folder` on the same filesystem. It is deleted after an error, but not after a kill.
+    `durable` flushes a local file to disk before the rename.
     """
     _check_scheme(path, f"cannot write {path}")
     temporary = f"{path}.{uuid.uuid4().int}.tmp"
@@ -307,19 +292,18 @@ def atomic_write(
 
 
 def write_file(path: str, data: bytes, durable: bool = False) -> None:
-    """Writes a small file with `atomic_write`."""
     with atomic_write(path, durable=durable) as file:
         file.write(data)
 
 
 def write_durably(path: str, data: bytes) -> None:
-    """Writes a small file and flushes it to disk before it is renamed."""
+    """Writes a small file, flushed to disk before it is renamed."""
     write_file(path, data, durable=True)
 
 
 @contextlib.contextmanager
 def local_file(path: str) -> Iterator[str]:
-    """Yields a local path to write to; the file is at `path` if the block ends without an error."""
+    """Yields a local path to write to; the file moves to `path` if the block succeeds."""
     if is_local(path):
         _make_folder(path)
         yield path
@@ -335,7 +319,7 @@ def local_file(path: str) -> Iterator[str]:
 
 
 def rename(source: str, target: str) -> None:
-    """Renames a file, not on `gs://`, and replaces its target."""
+    """Renames a file (not on `gs://`), replacing its target."""
     if is_local(target):
         _make_folder(target)
         os.replace(source, target)
@@ -373,18 +357,14 @@ def free_bytes(folder: str) -> int | None:
 
 
 def check_not_linked(path: str) -> None:
-    """Raises UsageError if a local path is a link or a mount point: its files are not ours."""
+    """Raises UsageError if a local path is a link or a mount point, so its files are not ours."""
     if is_local(path) and (os.path.islink(path) or os.path.ismount(path)):
         kind = "link" if os.path.islink(path) else "mount point"
         raise UsageError(f"{path} is a {kind}, which Probeline did not create: move it")
 
 
 def remove_folder(path: str) -> None:
-    """Removes a folder, if it exists, and everything below it; links in it are not followed.
-
-    Raises:
-      UsageError: the path is a link, or it or a folder below it is a mount point.
-    """
+    """Removes a folder tree, if it exists; UsageError if it is a link or contains a mount point."""
     if is_local(path):
         check_not_linked(path)
         files: list[str] = []
@@ -406,7 +386,7 @@ def remove_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Holds an exclusive lock on a local file, which it creates; it ends with the process."""
+    """Creates and exclusively locks a local file; the lock ends with the process."""
     with open_own(path, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,10 +1,9 @@
-"""Objects on `gs://`: read whole or in ranges, listed, renamed, guarded by their generation.
+"""Objects on `gs://`: whole or ranged reads, listings, renames, guarded by generation.
 
-Every function raises ProbelineError with one line: the path, the reason and the cure.
-
-Each process has one google-cloud-storage client. With STORAGE_EMULATOR_HOST set, it talks to that
-host without credentials. Without credentials it reads public buckets. Beam's own filesystem creates
-a client per call, fetches at least 16 MiB, and knows neither checksums nor generations.
+Every function raises ProbelineError with one line: the path, the reason and the cure. Each process
+has one google-cloud-storage client, for STORAGE_EMULATOR_HOST if set. Without credentials it reads
+public buckets. Beam's own filesystem creates a client per call, fetches at least 16 MiB, and
+ignores checksums and generations.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _FIRST_DELAY_S = 1.0  # before the first retry; each later one doubles it
 _PROBE_S = 1  # timeout of each of three probes for a metadata server; google.auth's own is 3
 _UPLOAD_CHUNK_BYTES = 16 << 20
 REQUESTS_AT_A_TIME = 32  # as many connections are kept open
-_BATCH_SIZE = 100  # what GCS takes in one request
+_BATCH_SIZE = 100  # GCS's limit per request
 _MAX_COMPOSED = 32  # by one request
 _BYTES = "application/octet-stream"
 _LOG_IN = (
@@ -61,7 +60,7 @@ class FileInfo:
 
 
 class Object(NamedTuple):
-    """A small object as it was read; `updated` has a time zone."""
+    """A small object; `updated` has a time zone."""
 
     data: bytes
     generation: int
@@ -69,13 +68,13 @@ class Object(NamedTuple):
 
 
 def read(path: str) -> bytes | None:
-    """Returns the content of a small object, or None if the bucket has no such object."""
+    """Returns the content of a small object, or None if it does not exist."""
     found = read_object(path, with_generation=False)
     return found and found.data
 
 
 def read_object(path: str, with_generation: bool = True) -> Object | None:
-    """Returns a small object with the generation that was read; otherwise like `read`."""
+    """Returns a small object with its generation; otherwise like `read`."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
     while True:
@@ -94,9 +93,9 @@ def read_object(path: str, with_generation: bool = True) -> Object | None:
 
 
 def write_object(path: str, data: bytes, generation: int) -> int | None:
-    """Writes a small object if its generation is still the given one; 0 means it must not exist.
+    """Writes a small object if it has that generation (0: does not exist); returns the new one.
 
-    Returns the new generation; None if another process wrote the object first.
+    Returns None if another process wrote the object first.
     """
     from google.api_core.exceptions import PreconditionFailed
 
@@ -111,7 +110,7 @@ def write_object(path: str, data: bytes, generation: int) -> int | None:
 
 
 def delete_object(path: str, generation: int | None = None) -> None:
-    """Deletes an object, or only this generation of it; a missing object is no error."""
+    """Deletes an object, or only the given generation; a missing object is not an error."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
     with blob_at(path, "remove") as blob, contextlib.suppress(NotFound, PreconditionFailed):
@@ -119,7 +118,7 @@ def delete_object(path: str, generation: int | None = None) -> None:
 
 
 def delete_objects(paths: Iterable[str]) -> None:
-    """Deletes objects, many with one request; missing objects are no error."""
+    """Deletes objects in batches; missing objects are not an error."""
     with ThreadPoolExecutor(REQUESTS_AT_A_TIME) as pool:
         list(pool.map(_delete_batch, itertools.batched(paths, _BATCH_SIZE)))  # raises an error
 
@@ -141,11 +140,9 @@ def _delete_batch(paths: Sequence[str]) -> None:
 def list_objects(
     prefix: str, recursive: bool = True, asked_for: str | None = None
 ) -> dict[str, FileInfo]:
-    """Returns the objects whose paths start with `prefix`, at least gs://BUCKET/, by path.
+    """Returns the objects below `prefix`, at least gs://BUCKET/, by path.
 
-    Args:
-      recursive: False stops at the next slash after the prefix.
-      asked_for: the path shown in error messages, by default the prefix.
+    `recursive=False` stops at the next slash; `asked_for` replaces the prefix in error messages.
     """
     bucket, _, name = prefix.removeprefix(SCHEME).partition("/")
     access = access_to(prefix)
@@ -167,18 +164,17 @@ def list_objects(
 
 
 def info(path: str) -> FileInfo | None:
-    """Returns an object's size and checksum, or None if the bucket has no such object."""
+    """Returns an object's size and checksum, or None if it does not exist."""
     return list_objects(path, recursive=False).get(path)
 
 
 def exists(path: str) -> bool:
-    """Returns whether an object exists."""
     with blob_at(path) as blob:
         return blob.exists(retry=_retry(patient=True))
 
 
 def copy(source: str, target: str) -> bool:
-    """Copies an object on the server and replaces the target; False if there is no source."""
+    """Copies an object on the server, replacing the target; False if there is no source."""
     from google.api_core.exceptions import NotFound
 
     with blob_at(target, "write") as new, blob_at(source, "write") as old:
@@ -195,7 +191,7 @@ def copy(source: str, target: str) -> bool:
 def compose(target: str, parts: Sequence[str], temp_path: str) -> None:
     """Joins objects of one bucket on the server, in order; `parts` must not be empty.
 
-    Intermediate objects are named `temp_path`-LEVEL-NUMBER and are not deleted.
+    Intermediate objects, `temp_path`-LEVEL-NUMBER, are left behind.
     """
     with ThreadPoolExecutor(REQUESTS_AT_A_TIME) as pool:
         level = 0
@@ -224,14 +220,14 @@ def _compose(target: str, parts: Sequence[str]) -> None:
 
 
 def upload(local_path: str, path: str) -> None:
-    """Copies a local file to an object in chunks, each with its own retries."""
+    """Uploads a local file in chunks with separate retries."""
     with blob_at(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
         blob.upload_from_filename(local_path, content_type=_BYTES, retry=_retry(patient=True))
 
 
 def download(path: str, local_path: str) -> None:
-    """Copies an object to a local file; the caller must compare its checksum."""
+    """Downloads an object; the caller must compare its checksum."""
     from google.api_core.exceptions import NotFound
 
     with blob_at(path) as blob:
@@ -245,10 +241,7 @@ def download(path: str, local_path: str) -> None:
 
 
 def create(path: str) -> BinaryIO:
-    """Opens an object for writing; it appears when the stream is closed without an error.
-
-    Errors of the stream are those of google-cloud-storage.
-    """
+    """Opens an object for writing, with the library's errors; it appears on a clean close."""
     with blob_at(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
         stream = blob.open("wb", ignore_flush=True, content_type=_BYTES, retry=_retry(patient=True))
@@ -256,11 +249,9 @@ def create(path: str) -> BinaryIO:
 
 
 def prepare_native_reader(path: str) -> None:
-    """Prepares the environment for ArrayRecord's own reader of `gs://`.
+    """Prepares the environment for ArrayRecord's `gs://` reader; ProbelineError if it would hang.
 
-    The reader ignores STORAGE_EMULATOR_HOST, so its CLOUD_STORAGE_EMULATOR_ENDPOINT is set to the
-    same host. Without credentials, which it needs even for a public bucket, it would retry for more
-    than three minutes without a message; this raises an error instead.
+    Without credentials, even for a public bucket, it retries silently for over three minutes.
     """
     if "://" not in path:
         return
@@ -284,7 +275,7 @@ class Access(NamedTuple):
 
 
 def access_to(path: str) -> Access:
-    """Returns this process's client; ProbelineError, with the path, without the library."""
+    """Returns this process's client; ProbelineError if the library is not installed."""
     try:
         import google.cloud.storage  # noqa: F401
     except ImportError as error:
@@ -292,12 +283,12 @@ def access_to(path: str) -> Access:
             f"cannot read {path}: {SCHEME} needs google-cloud-storage; install it with "
             'pip install "probeline[gcp]" or "probeline[training]"'
         ) from error
-    # A forked process gets a client of its own: connections cannot be shared.
+    # Keyed by process: a fork cannot share connections.
     return _access(os.getpid(), os.environ.get(_CLIENT_HOST))
 
 
 def account_of(path: str) -> str:
-    """Returns the account whose credentials are used for a path; "" if unknown."""
+    """Returns the account used to access a path; "" if unknown."""
     credentials = access_to(path).client._credentials  # pyright: ignore[reportPrivateUsage]
     return getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "")
 
@@ -317,13 +308,13 @@ def _access(pid: int, emulator: str | None) -> Access:
         except DefaultCredentialsError as error:
             no_credentials = one_line(error).partition(" To set up")[0].rstrip(".")
     client = Client(project=None, credentials=credentials)
-    for scheme in ("https://", "http://"):  # connections to reuse, as many as there are requests
+    for scheme in ("https://", "http://"):  # one reusable connection per concurrent request
         client._http.mount(scheme, HTTPAdapter(pool_maxsize=REQUESTS_AT_A_TIME))  # pyright: ignore[reportPrivateUsage]
     return Access(client, no_credentials)
 
 
 def _hurried_request() -> Any:
-    """Returns a transport for google.auth that probes for a metadata server for 6 s, not 12."""
+    """Returns a google.auth transport that probes for a metadata server for 6 s instead of 12."""
     from google.auth.transport.requests import Request
 
     request = Request()
@@ -337,7 +328,7 @@ def _hurried_request() -> Any:
 
 
 def _retry(patient: bool = False) -> Any:
-    """Returns the policy of retries on 408, 429, 5xx and lost connections."""
+    """Returns the retry policy: on 408, 429, 5xx and lost connections."""
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     policy = DEFAULT_RETRY.with_delay(initial=_FIRST_DELAY_S)
@@ -359,7 +350,7 @@ def bucket_and_name(path: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def blob_at(path: str, action: str = "read") -> Iterator[Blob]:
-    """Yields a handle of an object, without a request; errors as `explained_errors`."""
+    """Yields a handle of an object without a request; errors as `explained_errors`."""
     bucket, name = bucket_and_name(path)
     access = access_to(path)
     with explained_errors(path, access, action):
@@ -385,7 +376,7 @@ def explained_errors(
         urllib3.exceptions.HTTPError,
     ) as error:
         reason = one_line(error)
-        # InvalidOperation: an anonymous client was answered with 401.
+        # InvalidOperation: an anonymous client received a 401.
         if isinstance(error, Forbidden | Unauthorized | InvalidOperation):
             if access.no_credentials:
                 reason = f"it is not public: {access.no_credentials}; {_LOG_IN}"
@@ -404,7 +395,7 @@ def explained_errors(
 
 
 def open_object(path: str, fetch_bytes: int, generation: int = 0) -> BinaryIO:
-    """Opens an object, or this generation of it; each request fetches at least `fetch_bytes`."""
+    """Opens an object, optionally at a generation; each request fetches at least `fetch_bytes`."""
     blob_class, reader_class = _reader_classes()
     with blob_at(path) as blob:
         blob = blob_class(blob.name, blob.bucket, generation=generation or None)
@@ -414,7 +405,7 @@ def open_object(path: str, fetch_bytes: int, generation: int = 0) -> BinaryIO:
 
 
 def read_range(path: str, start: int, length: int) -> bytes:
-    """Returns `length` bytes of an object, fewer at its end, with one request."""
+    """Returns up to `length` bytes of an object with one request."""
     from google.api_core.exceptions import RequestRangeNotSatisfiable
     from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -440,7 +431,7 @@ def _reader_classes() -> tuple[Any, Any]:
             if self.size is not None and start >= self.size:
                 return b""
             url = self._get_download_url(self.client)
-            # BlobReader requests one byte more than it needs, and then copies all others.
+            # BlobReader requests one byte too many, then copies the others.
             last = "" if end is None else end - 1
             headers = {"Range": f"bytes={start}-{last}", "Accept-Encoding": "gzip"}
 
@@ -449,7 +440,7 @@ def _reader_classes() -> tuple[Any, Any]:
                 with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as answer:
                     if not answer.ok:
                         raise from_http_response(answer)
-                    # With the size, the end of the object is known without a further request.
+                    # The size saves a request at the end of the object.
                     if total := re.search(r"/(\d+)$", answer.headers.get("Content-Range", "")):
                         self._properties["size"] = total[1]
                     return answer.raw.read(decode_content=True)

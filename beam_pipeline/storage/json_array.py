@@ -1,4 +1,4 @@
-"""The elements of a JSON array that is a whole file, without the array in memory.
+"""Splits a file that is one JSON array into its elements, without the array in memory.
 
 Elements are found by brackets and quotes alone and are not validated.
 """
@@ -18,20 +18,18 @@ _DEPTH, _IN_STRING, _ESCAPED = range(3)
 
 
 class ArrayError(Exception):
-    """A JSON array does not end, or other content follows it."""
+    """A JSON array is truncated or followed by other content."""
 
 
 def begins_array(block: bytes) -> bool:
-    """Returns whether the beginning of a file, without byte order mark, is a JSON array."""
+    """Returns whether a file, given its beginning without byte order mark, is a JSON array."""
     return block.lstrip(_WHITESPACE).startswith(b"[")
 
 
 def split_array(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
-    """Yields the elements of a JSON array, with the whitespace around them, a list for each block.
+    """Yields the elements of a JSON array with surrounding whitespace, one list per block.
 
-    Args:
-      blocks: the whole array, cut anywhere.
-      max_record_bytes: a longer element is cut after `max_record_bytes` + 1 bytes.
+    Blocks are cut anywhere; elements are cut after `max_record_bytes` + 1 bytes.
     """
     state = np.zeros(3, np.int64)
     partial = PartialRecord(max_record_bytes)

@@ -1,8 +1,8 @@
 """Lines of text files, plain or compressed: decompressed, read in blocks, cut at line feeds.
 
-  stream → decompressed → blocks of 1 MiB → lists of lines, one list for each block
+  stream → decompressed → blocks of 1 MiB → lists of lines, one list per block
 
-Memory is bounded: of a line over a bound only the beginning is kept. Lines end at b"\\n" alone.
+Memory is bounded: overlong lines are truncated. Lines end only at b"\\n".
 """
 
 import bz2
@@ -18,13 +18,13 @@ from beam_pipeline.errors import ProbelineError, explained, one_line
 
 Compression = Literal["gzip", "bzip2", "zstd"]
 BLOCK_BYTES = 1 << 20
-_ZEROS = bytes(64)  # for kernels, which read beyond the end
+_ZEROS = bytes(64)  # kernels read past the end
 # Exceptions of damaged files, compressed or Parquet.
 DAMAGE: tuple[type[Exception], ...] = (
     OSError,
     EOFError,
     pa.ArrowException,
-    cast(type[Exception], igzip_lib.IsalError),  # which its stub takes for an instance
+    cast(type[Exception], igzip_lib.IsalError),  # its stub declares an instance
 )
 SMALLER_WINDOW = "compress it again without --long, whose window is too large for a worker"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -36,11 +36,9 @@ _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # of a f
 def explained_damage(
     path: str, cure: str, more: tuple[type[Exception], ...] = (), row: int | None = None
 ) -> Iterator[None]:
-    """Turns the exceptions of a damaged file into one line: its path, the reason and the cure.
+    """Turns the exceptions of a damaged file, DAMAGE and `more`, into one line with the cure.
 
-    Args:
-      more: exceptions that mean damage, in addition to DAMAGE.
-      row: the first row that was not read, for the message.
+    `row` is the first unread row, for the message.
     """
     try:
         yield
@@ -55,12 +53,12 @@ def explained_damage(
 
 
 def needs_large_window(error: Exception) -> bool:
-    """Returns whether Zstandard refused a window of --long=28 to --long=31."""
+    """Returns whether Zstandard rejected a window of --long=28 to --long=31."""
     return "too much memory" in str(error)
 
 
 def compression_of(stream: BinaryIO) -> Compression | None:
-    """Returns how a stream is compressed, by its first bytes; None if it is not."""
+    """Returns the compression of a stream by its first bytes; None if uncompressed."""
     magic = stream.read(4)
     stream.seek(0)
     if magic.startswith(GZIP_MAGIC):
@@ -71,10 +69,9 @@ def compression_of(stream: BinaryIO) -> Compression | None:
 
 
 def decompressed(stream: BinaryIO) -> BinaryIO:
-    """Returns the decompressed stream of gzip, bzip2 or Zstandard; any other stream unchanged.
+    """Returns the decompressed stream of gzip, bzip2 or Zstandard; other streams unchanged.
 
-    ISA-L is four times as fast as zlib. Arrow detects truncated Zstandard streams, python-zstandard
-    does not.
+    ISA-L is four times as fast as zlib. Unlike python-zstandard, Arrow detects truncated streams.
     """
     compression = compression_of(stream)
     if compression == "gzip":
@@ -87,7 +84,7 @@ def decompressed(stream: BinaryIO) -> BinaryIO:
 
 
 def read_blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields all bytes of a stream up to its end or its first damage, without byte order mark."""
+    """Yields a stream up to its end or first damage, without byte order mark."""
     # `read` would lose the bytes decompressed before an error.
     read = getattr(stream, "read1", stream.read)
     head = stream.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
@@ -97,7 +94,7 @@ def read_blocks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def read_blocks_of_range(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
-    """Yields the bytes of all lines that begin in [start, end) of a file, without its mark."""
+    """Yields all lines that begin in [start, end) of a file, without byte order mark."""
     # A line begins at `start` if the byte before it ends one.
     at = start - 1 if start else len(BYTE_ORDER_MARK)
     if start == 0 and stream.read(at) != BYTE_ORDER_MARK:
@@ -120,7 +117,7 @@ def read_blocks_of_range(stream: BinaryIO, start: int, end: int) -> Iterator[byt
 
 
 class PartialRecord:
-    """A record whose end is in a later block; it is cut after `max_bytes` + 1 bytes."""
+    """A record that ends in a later block, truncated to `max_bytes` + 1 bytes."""
 
     def __init__(self, max_bytes: int):
         self._max_bytes = max_bytes
@@ -131,13 +128,13 @@ class PartialRecord:
         self._room = self._max_bytes + 1
 
     def add(self, piece: bytes) -> None:
-        """Appends bytes that are not the record's last."""
+        """Appends bytes, but not the record's last."""
         if piece := piece[: self._room]:
             self._pieces.append(piece)
             self._room -= len(piece)
 
     def finish(self, piece: bytes) -> bytes:
-        """Appends the last bytes and returns the record; the next record begins."""
+        """Appends the last bytes, returns the record and starts the next."""
         self.add(piece)
         record = b"".join(self._pieces)
         self._begin()
@@ -145,11 +142,9 @@ class PartialRecord:
 
 
 def split_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[bytes]]:
-    """Yields the lines that end in each block, blank ones included, without their line feeds.
+    """Yields the lines that end in each block, including blank ones, without line feeds.
 
-    Args:
-      blocks: consecutive bytes, cut anywhere.
-      max_line_bytes: a longer line is cut after `max_line_bytes` + 1 bytes.
+    Blocks are cut anywhere; lines are cut after `max_line_bytes` + 1 bytes.
     """
     partial = PartialRecord(max_line_bytes)
     for block in blocks:
@@ -163,7 +158,7 @@ def split_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[b
 
 
 def whole_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[bytes]:
-    """Yields the lines of `split_lines` in one piece, a line feed after each, and 64 zeros."""
+    """Yields the lines of `split_lines` joined, each with its line feed, followed by 64 zeros."""
     partial = PartialRecord(max_line_bytes)
     for block in blocks:
         stop = block.rfind(b"\n") + 1

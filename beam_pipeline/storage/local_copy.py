@@ -1,8 +1,8 @@
-"""One local copy of a remote file for all processes of a machine, to be mapped into memory.
+"""One local copy of a remote file per machine, to be memory-mapped by all its processes.
 
 The first process fetches the file under a lock; the others wait and map the same pages. A process
-holds a shared lock on a copy until each of its requests is released. Fetching a file deletes the
-copies that are not held.
+holds a shared lock on a copy until it has released every request. Fetching a file deletes the
+copies that nobody holds.
 """
 
 import contextlib
@@ -36,11 +36,7 @@ _held: dict[str, _Held] = {}  # of this process, by path
 
 
 def on_this_machine(path: str) -> str:
-    """Returns the path of a local copy of a file that never changes; a local file is its own copy.
-
-    Raises:
-      ProbelineError: there is no room for it, or the file cannot be read.
-    """
+    """Returns a local copy of an immutable file, or its own path; ProbelineError if impossible."""
     if is_local(path):
         return path
     copies = os.path.join(machine_folder(), _COPIES)
@@ -64,7 +60,7 @@ def on_this_machine(path: str) -> str:
 
 
 def release(copy: str) -> None:
-    """Gives a copy back that `on_this_machine` returned; a local file is left alone."""
+    """Releases a copy returned by `on_this_machine`; ignores local files."""
     with _locked():
         if copy in _held:
             _held[copy].num_users -= 1
@@ -73,9 +69,9 @@ def release(copy: str) -> None:
 
 
 def machine_folder() -> str:
-    """Returns a folder that this user's processes share on this machine; creates it."""
+    """Returns, and creates, a folder shared by this user's processes on this machine."""
     folder = os.path.join(tempfile.gettempdir(), f"probeline-{os.getuid()}")
-    check_not_linked(folder)  # anybody may have made it
+    check_not_linked(folder)  # another user may have made it
     os.makedirs(folder, mode=0o700, exist_ok=True)
     return folder
 

@@ -1,6 +1,6 @@
-"""Many files at once: renamed, joined and fetched, with several requests at a time.
+"""Renames, joins and fetches many files with several requests at a time.
 
-Renaming is idempotent: an attempt may repeat it, and two attempts may do it concurrently.
+Renames are idempotent, and safe for concurrent attempts.
 """
 
 import contextlib
@@ -43,10 +43,7 @@ class Move(NamedTuple):
 
 
 def move_files(moves: Sequence[Move]) -> None:
-    """Renames files on one filesystem and replaces their targets; skips those already renamed.
-
-    ProbelineError if a source is missing and its target does not have its bytes.
-    """
+    """Renames files on one filesystem, replacing targets; skips moves already done."""
     with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
         list(pool.map(_move, moves))
     if moves and is_gcs(moves[0].source):
@@ -54,10 +51,7 @@ def move_files(moves: Sequence[Move]) -> None:
 
 
 def copy_files(moves: Sequence[Move], temp_folder: str) -> None:
-    """Like `move_files`, but keeps the sources: hard links where the filesystem has them.
-
-    On `gs://` the server copies.
-    """
+    """Like `move_files`, but keeps the sources: by hard links, or server-side on `gs://`."""
     with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
         list(pool.map(partial(_copy, temp_folder=temp_folder), moves))
 
@@ -83,7 +77,7 @@ def _name_target(move: Move, name: Callable[[str, str], bool]) -> None:
 
 
 def _renamed(source: str, target: str) -> bool:
-    """Renames a file; on `gs://`, copies it. False if it does not exist."""
+    """Renames a file, or copies it on `gs://`; False if it does not exist."""
     if is_gcs(source):
         return gcs.copy(source, target)
     with contextlib.suppress(FileNotFoundError):  # another attempt was faster
@@ -94,7 +88,7 @@ def _renamed(source: str, target: str) -> bool:
 
 
 def _copied(source: str, target: str, temp_folder: str) -> bool:
-    """Makes `target` a hard link to a file, or a copy. False if the file does not exist."""
+    """Hard-links or copies a file to `target`; False if it does not exist."""
     if is_gcs(source):
         return gcs.copy(source, target)
     if not exists(source):
@@ -115,7 +109,7 @@ def _copied(source: str, target: str, temp_folder: str) -> bool:
 
 
 def moves_to_folder(source: str, names: Sequence[str], target: str) -> list[Move]:
-    """Returns the moves of files from one folder to another, under the same names."""
+    """Returns the moves of files from one folder to another under the same names."""
     known = gcs.list_objects(f"{source}/") if is_gcs(source) else {}
     moves = [Move(f"{source}/{name}", f"{target}/{name}") for name in names]
     for at, move in enumerate(moves):
@@ -130,8 +124,8 @@ def write_guarded(
 ) -> None:
     """Writes a small file below `temp_folder`, calls `guard`, which may raise, and renames it.
 
-    So the file cannot appear after another run has passed the guard and removed `temp_folder`.
-    Without a guard the file is flushed to disk before it is renamed.
+    Thus it cannot appear after another run has passed the guard and removed `temp_folder`. Without
+    a guard the file is flushed to disk before it is renamed.
     """
     if guard is None:
         write_durably(path, data)
@@ -147,9 +141,9 @@ def write_guarded(
 
 
 def join_files(path: str, temp_folder: str, parts: Sequence[str], empty: bytes = b"") -> None:
-    """Concatenates files into one, which is `empty` without parts.
+    """Concatenates files into one; without parts it is `empty`.
 
-    On `gs://` the server joins them, and intermediate objects stay in `temp_folder`.
+    On `gs://` the server joins them, leaving intermediate objects in `temp_folder`.
     """
     if parts and is_gcs(path):
         gcs.compose(path, parts, unique_path(temp_folder, "joined"))
@@ -163,7 +157,7 @@ def join_files(path: str, temp_folder: str, parts: Sequence[str], empty: bytes =
 
 
 def local_copies(paths: Iterable[str]) -> Iterator[str]:
-    """Yields a local path with the bytes of each file, in order, and prefetches the next ones.
+    """Yields a local path to each file, in order, and prefetches the next ones.
 
     A copy is deleted when the next one is requested; a local file is its own copy. There are at
     most gcs.REQUESTS_AT_A_TIME copies, with COPY_BYTES of each in memory.

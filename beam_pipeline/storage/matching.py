@@ -1,7 +1,7 @@
-"""Input files: matched by pattern, and read only in the version that was matched.
+"""Input files, matched by pattern and read only in the matched version.
 
-A job plans its work from the files that it matched. If one of them changes before it is read, the
-run ends with the name of the file.
+A job plans its work from the matched files. If one changes before it is read, the run fails and
+names it.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class FileVersion(NamedTuple):
 
     path: str
     num_bytes: int
-    version: int  # the generation on `gs://`, else the time of modification in nanoseconds
+    version: int  # `gs://`: generation; otherwise: modification time in ns
 
     def __str__(self) -> str:
         written = datetime.fromtimestamp(self.version / 1e9, UTC)
@@ -32,10 +32,9 @@ class FileVersion(NamedTuple):
 
 
 def match(pattern: str) -> list[FileVersion]:
-    """Returns each file that a path or glob matches; ProbelineError or BeamIOError if it fails.
+    """Returns the files that match a path or glob; ProbelineError or BeamIOError on failure.
 
-    `*` matches within a folder, `**` across folders. If a file has the pattern as its name, it is
-    the only match.
+    `*` matches within a folder, `**` across folders. An existing path is not treated as a glob.
     """
     if (file := _find_file(pattern)) is not None:
         return [file]
@@ -44,7 +43,6 @@ def match(pattern: str) -> list[FileVersion]:
 
 
 def _find_file(path: str) -> FileVersion | None:
-    """Returns a file by its path, or None if there is none."""
     if is_local(path):
         return _local_version(path) if os.path.lexists(path) else None
     if is_gcs(path):
@@ -60,11 +58,9 @@ def _folder_above_wildcard(pattern: str) -> str | None:
 
 
 def _match_below(folder: str, globs: Sequence[str]) -> list[FileVersion]:
-    """Returns the files below a folder that match one of the globs.
+    """Returns the files below a folder ("" or with a final slash) that match a relative glob.
 
-    Args:
-      folder: with a slash at its end; "" is the current one.
-      globs: relative to `folder`, with a common prefix before their first wildcards.
+    The globs have a common prefix before their first wildcards.
     """
     from apache_beam.io.filesystem import FileSystem
 
@@ -96,10 +92,7 @@ def _match_elsewhere(pattern: str) -> list[FileVersion]:
 
 
 def _files_below(folder: str, depth: float) -> Iterator[str]:
-    """Yields the local files below a folder, down to `depth` subfolders; follows links.
-
-    A link to a folder above itself is a cycle and is not followed.
-    """
+    """Yields the local files down to `depth` subfolders; follows links except cycles."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -117,7 +110,7 @@ def _files_below(folder: str, depth: float) -> Iterator[str]:
 
 
 def _leads_back(root: str, path: str) -> bool:
-    """Returns whether a path is a link to a folder between the root and itself."""
+    """Returns whether a path links to one of its own parents, down from the root."""
     if not os.path.islink(path):
         return False
     target, steps = os.path.realpath(path), path[len(root) :].split("/")[:-1]
@@ -133,7 +126,7 @@ def _local_version(path: str) -> FileVersion:
 
 
 def file_versions(paths: Sequence[str]) -> list[FileVersion]:
-    """Returns the current versions of files, local or on `gs://`; ProbelineError if one is gone."""
+    """Returns the current versions of local or `gs://` files; ProbelineError if one is missing."""
     found: dict[str, FileVersion] = {}
     for folder in {path.rpartition("/")[0] for path in paths if is_gcs(path)}:
         for path, info in gcs.list_objects(f"{folder}/", recursive=False).items():
@@ -149,10 +142,7 @@ def file_versions(paths: Sequence[str]) -> list[FileVersion]:
 
 @contextlib.contextmanager
 def unchanged(file: FileVersion) -> Iterator[None]:
-    """Raises ProbelineError if a file differs from the matched one before or after the block.
-
-    An object on `gs://` is not checked: `open_file` takes its version.
-    """
+    """Raises ProbelineError if a file has changed; on `gs://` `open_file` checks its version."""
     _check_version(file)
     try:
         yield
@@ -178,17 +168,10 @@ def _check_version(file: FileVersion) -> None:
 
 
 def match_input(pattern: str, flag: str, below: str) -> tuple[str | None, list[FileVersion]]:
-    """Returns the searched folder and the files of an input flag, in order.
+    """Returns the searched folder, ending with a slash, and the sorted files of an input flag.
 
-    The folder has a slash at its end; it is None for a single file.
-
-    Args:
-      pattern: a file, a folder, or a glob; an existing path is not treated as a glob.
-      flag: the flag, for messages.
-      below: the glob of files within a folder, such as `**/*.parquet`.
-
-    Raises:
-      UsageError: the storage cannot be listed.
+    `pattern` is a file, for which the folder is None, a folder, searched with the glob `below`,
+    such as `**/*.parquet`, or a glob. UsageError if the storage cannot be listed.
     """
     try:
         if is_folder(pattern):

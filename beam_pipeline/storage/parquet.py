@@ -1,4 +1,4 @@
-"""Parquet files of any filesystem: opened for reading, and their row groups packed."""
+"""Parquet files on any filesystem: opened for reading, row groups packed."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -20,12 +20,9 @@ def open_parquet(
 ) -> pq.ParquetFile:
     """Opens a Parquet file for reading.
 
-    Args:
-      dictionary_columns: columns to read as dictionaries.
-      buffer_bytes: reads column chunks in pieces of this size, so that memory does not depend on
-        the size of a row group. 0 reads the column chunks of a remote file whole, with one request
-        for neighbouring ones; local files are always read in pieces, at no cost.
-      version: as for `open_file`.
+    `buffer_bytes` reads column chunks in pieces, to bound memory for large row groups. 0 reads
+    remote column chunks whole, neighbours in one request; local files are always read in pieces, at
+    no cost.
     """
     is_remote = not is_local(path)
     source = pa.PythonFile(open_ranges(path, version), mode="r") if is_remote else path
@@ -38,22 +35,20 @@ def open_parquet(
 
 
 def read_row_groups(path: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """Yields the row groups of a file as tables, with some or all columns."""
+    """Yields a file's row groups as tables, with some or all columns."""
     with open_parquet(path, buffer_bytes=PIECE_BYTES) as file:
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns=columns)
 
 
 class RowGroups(NamedTuple):
-    """Consecutive row groups of a Parquet file."""
-
     numbers: tuple[int, ...]
     first_row: int  # of the first row group, counted in the file
     num_rows: int
 
 
 def pack_row_groups(row_group_rows: Sequence[int], max_rows: float) -> Iterator[RowGroups]:
-    """Cuts a file into runs of up to `max_rows` rows; a larger row group is a separate run.
+    """Groups row groups into runs of up to `max_rows` rows; larger ones stand alone.
 
     A file without row groups is one empty run.
     """

@@ -1,1 +1,1 @@
-"""Reads a dataset back and checks what its format promises. Imports no Beam."""
+"""Reads a dataset back and checks the promises of its format. Does not import Beam."""

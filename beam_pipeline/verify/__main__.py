@@ -3,9 +3,9 @@
   python -m beam_pipeline.verify rows
   python -m beam_pipeline.verify gs://bucket/rows --max_faults=100
 
-Needs no Beam; memory is one record, some 50 bytes per row, and rows.parquet of one split. Prints a
-line per check, and each fault with its shard and record. Exit codes: 0, all promises are kept; 1,
-some are broken, or the dataset is not finished; 2, the command is not valid.
+Does not need Beam. Memory is one record, about 50 bytes per row, and rows.parquet of one split.
+Prints one line per check, and each fault with its shard and record. Exit codes: 0, all promises are
+kept; 1, some are broken, or the dataset is not finished; 2, invalid command.
 """
 
 import sys
@@ -21,7 +21,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> OneLineParser:
-    """Returns the parser of the flags."""
     parser = OneLineParser(
         "beam_pipeline.verify", "Checks every promise of a dataset of probe rows.", "rows"
     )

@@ -1,6 +1,6 @@
 """Checks between records: shard order, rows.parquet, and the rows of a probe.
 
-Some 50 bytes of facts are kept per row and sorted by probe after all shards are read. Each check is
+About 50 bytes of facts per row are kept and sorted by probe once all shards are read. Each check is
 a small generator of faults over these columns.
 """
 
@@ -23,7 +23,7 @@ from beam_pipeline.verify.record import StoredRow
 _US_PER_SECOND = 1_000_000
 _MIN_FULL = 0.98
 
-# One measurement at an end of a row, without its time; the order is that of the fields.
+# The first or last measurement of a row, without its time; ordered by field.
 END = np.dtype([("hi", "<u8"), ("lo", "<u8"), ("rtt", "<f4")])
 ENDS = np.dtype([("first", END), ("last", END)])
 FACTS = np.dtype(
@@ -51,7 +51,7 @@ class Fault(NamedTuple):
 
 
 class FactCollector:
-    """Collects the facts of rows, shard by shard; the ends only for probes with several rows."""
+    """Collects the facts of rows, shard by shard; ends only for probes with several rows."""
 
     def __init__(self, options: DatasetOptions) -> None:
         self._full_bytes = min_full_bytes(options)
@@ -99,7 +99,7 @@ class FactCollector:
         return lines
 
     def all_rows(self, shards: dict[tuple[int, int], str]) -> "AllRows":
-        """Returns the facts of all rows; `shards` names them by split and number."""
+        """Returns the facts of all rows; `shards` are paths by split and number."""
         facts = np.concatenate(self._facts)
         self._facts = []
         names = ("position", "shard", "split", "row_index", "src_id")
@@ -108,10 +108,7 @@ class FactCollector:
 
 
 def shard_order(shard: str, lines: pa.Table) -> Iterator[Fault]:
-    """The records of a shard are in the order of (src_id, row_index).
-
-    Equal neighbours are duplicates, a fault of `row_indices`.
-    """
+    """A shard's records ascend by (src_id, row_index); ties are a fault of `row_indices`."""
     names = ("src_id", "row_index", "position")
     src_id, index, position = (lines[name].to_numpy() for name in names)
     is_less = (src_id[1:] == src_id[:-1]) & (index[1:] < index[:-1])
@@ -122,7 +119,7 @@ def shard_order(shard: str, lines: pa.Table) -> Iterator[Fault]:
 
 
 def index_lines(shard: str, found: pa.Table, lines: pa.Table) -> Iterator[Fault]:
-    """The lines of a shard in rows.parquet, `found`, agree with those of its readable records."""
+    """The lines of a shard in rows.parquet, `found`, agree with its readable records."""
     position = lines["position"].to_numpy()
     for at in position[position >= found.num_rows].tolist():
         yield Fault(shard, at, "rows.parquet has no line for it")
@@ -149,9 +146,8 @@ def _plain(value: pa.Scalar) -> object:
 def min_full_bytes(options: DatasetOptions) -> int:
     """Returns the minimum size of a full row: 98 %, or without room for one more measurement.
 
-    One measurement takes up to 72 bytes, including padding; in compact up to 30 and the bitmap of
-    families, which comes with the first destination of the other family. In a tf_example, its
-    lengths, count and time may take 16 more.
+    A measurement takes up to 72 bytes with padding; in compact up to 30 plus the bitmap of
+    families, added with the first destination of the other family. A tf_example may take 16 more.
     """
     row_format = options.row_format
     limit = row_format.max_row_bytes
@@ -162,7 +158,7 @@ def min_full_bytes(options: DatasetOptions) -> int:
 
 @dataclass(frozen=True)
 class AllRows:
-    """FACTS of all rows in the order of (src_id, row_index), and the ENDS that they point to."""
+    """FACTS of all rows in the order of (src_id, row_index), and the referenced ENDS."""
 
     facts: np.ndarray
     ends: np.ndarray
@@ -176,17 +172,15 @@ class AllRows:
 
     @cached_property
     def followed(self) -> np.ndarray:
-        """The rows among `neighbours` not followed by a duplicate."""
+        """The `neighbours` that are not followed by a duplicate."""
         row_index, at = self.facts["row_index"], self.neighbours
         return at[row_index[at] < row_index[at + 1]]
 
     def name(self, at: int) -> str:
-        """Returns the place of a row as text."""
         shard, record, _ = self.fault(at, "")
         return f"{shard} record {record}"
 
     def fault(self, at: int, message: str) -> Fault:
-        """Returns a fault of a row."""
         fact = self.facts[at]
         return Fault(self.shards[fact["split"], fact["shard"]], int(fact["position"]), message)
 
@@ -211,7 +205,7 @@ def row_indices(rows: AllRows, is_complete: bool = True) -> Iterator[Fault]:
 
 
 def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
-    """A row of a probe begins where the one before ends or later, ties included."""
+    """A row of a probe begins where the one before ends or later, including ties."""
     facts, at = rows.facts, rows.followed
     last, first = facts["last_timestamp"][at], facts["first_timestamp"][at + 1]
     for i in at[last > first].tolist():
@@ -219,7 +213,7 @@ def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
     for i in at[last == first].tolist():
         ends, next_ends = facts["ends"][i : i + 2]
         if min(ends, next_ends) < 0:
-            continue  # not a full row, a fault of `underfull`
+            continue  # not full, a fault of `underfull`
         before, after = rows.ends[ends]["last"].tolist(), rows.ends[next_ends]["first"].tolist()
         if before > after:
             message = f"its first measurement must come before the last one of {rows.name(i)}"
@@ -245,21 +239,21 @@ def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
 
 
 def one_split(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
-    """A probe is in one split only."""
+    """A probe is in only one split."""
     split, at = rows.facts["split"], rows.neighbours
     for i in at[split[at] != split[at + 1]].tolist():
         yield rows.fault(i + 1, f"another row of its probe is in the other split, {rows.name(i)}")
 
 
 def collisions(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
-    """Two probes never have the same src_id."""
+    """Different probes have different src_ids."""
     checksum, at = rows.facts["src_addr_crc32"], rows.neighbours
     for i in at[checksum[at] != checksum[at + 1]].tolist():
         src_id = rows.facts["src_id"][i]
         yield rows.fault(i + 1, f"{rows.name(i)} has the same src_id {src_id}, but not src_addr")
 
 
-# By the name of the check they belong to.
+# By the name of their check.
 ROW_CHECKS: list[tuple[str, Callable[[AllRows, DatasetOptions], Iterator[Fault]]]] = [
     ("probe_rows", row_order),
     ("size", underfull),

@@ -36,7 +36,7 @@ from beam_pipeline.verify.files import (
 )
 from beam_pipeline.verify.record import RECORD_CHECKS, UNREADABLE_RECORD, Place, read_row
 
-# Name of a check: its promise and its unit.
+# The promise and the unit of each check.
 PROMISES = {
     "counts": ("the manifest's sums add up", "sums"),
     "descriptions": ("README.md, croissant.json say the same", "figures"),
@@ -55,13 +55,13 @@ PROMISES = {
     "probe_rows": ("0, 1, … and in time order", "records"),
     "index": ("rows.parquet says the same", "lines"),
 }
-# Checks that an unreadable record leaves incomplete.
+# Checks left incomplete by an unreadable record.
 _OF_RECORDS = tuple(PROMISES)[5:]
 
 
 @dataclass
 class Check:
-    """The outcome of one check; only the first few of its faults are kept."""
+    """The outcome of one check, with only its first faults."""
 
     num_checked: int = 0
     num_faults: int = 0
@@ -69,33 +69,27 @@ class Check:
 
 
 class Verification:
-    """One pass over a dataset, and what was checked and found.
-
-    Attributes:
-      checks: by the names of PROMISES.
-      is_complete: False once a record could not be read.
-    """
+    """One pass over a dataset, and its outcome."""
 
     def __init__(self, dataset: Dataset, max_faults: int, advance: Callable[[float], None]):
         self.checks = {name: Check() for name in PROMISES}
-        self.is_complete = True
+        self.is_complete = True  # False once a record is unreadable
         self._dataset, self._max_faults, self._advance = dataset, max_faults, advance
         self._options = _options(dataset)
         self._facts = FactCollector(self._options)
 
     @property
     def num_faults(self) -> int:
-        """The number of faults of all checks."""
         return sum(check.num_faults for check in self.checks.values())
 
     def result(self, name: str) -> str:
-        """Returns ok, FAILED, or "partly": no fault in the records that could be read."""
+        """Returns ok, FAILED, or "partly": no fault in the readable records."""
         if self.checks[name].num_faults:
             return "FAILED"
         return "ok" if self.is_complete or name not in _OF_RECORDS else "partly"
 
     def run(self) -> None:
-        """Checks the manifest, each split, and last all rows together."""
+        """Checks the manifest, each split, then all rows together."""
         manifest = self._dataset.manifest
         self._take("counts", sums(manifest), 2 + 3 * len(manifest.splits))
         self._take("descriptions", descriptions(self._dataset), num_claims(manifest))
@@ -114,7 +108,7 @@ class Verification:
             self._take(name, check(rows, self._options))
 
     def _take(self, name: str, faults: Iterable[Fault], num_checked: int = 0) -> None:
-        """Adds the faults of a check, and `num_checked` to its units."""
+        """Adds the faults of a check, and `num_checked` units."""
         check = self.checks[name]
         check.num_checked += num_checked
         for fault in faults:
@@ -123,7 +117,6 @@ class Verification:
                 check.faults.append(fault)
 
     def _check_split(self, name: str, split: Split) -> None:
-        """Checks the files and records of a split."""
         self._take("files", shard_files(self._dataset, name, split, self._options.shard_suffix))
         index = self._read_index(name, split)
         is_whole, num_probes, first_line = True, 0, 0
@@ -141,7 +134,7 @@ class Verification:
             self._take("totals", split_totals(name, split, num_probes, self._options), 1)
 
     def _check_shard(self, shard: Shard, place: Place) -> pa.Table:
-        """Checks a shard; returns the lines of rows.parquet for the records that can be read."""
+        """Checks a shard; returns the expected rows.parquet lines of its readable records."""
         num_bytes = self._check_file(shard.path, shard.crc32c, shard.sha256)
         self._advance(shard.num_bytes)
         if num_bytes is None:
@@ -159,13 +152,13 @@ class Verification:
             return self._facts.end_shard(place.split)
         lines = self._facts.end_shard(place.split)
         counted = int(lines["n_measurements"].to_numpy().sum())
-        if num_read < num_records:  # already a fault, which explains the missing measurements
+        if num_read < num_records:  # already a fault that explains the missing measurements
             counted = shard.num_measurements
         self._take("totals", shard_totals(shard, num_bytes, num_records, counted), 1)
         return lines
 
     def _check_file(self, path: str, crc32c: str, sha256: str) -> int | None:
-        """Checks a file's checksums; returns its size, None if it cannot be read."""
+        """Checks a file's checksums; returns its size, None if unreadable."""
         full_path, size, message = self._dataset.file(path), None, "it is missing"
         try:
             if is_special_file(full_path):
@@ -178,7 +171,7 @@ class Verification:
         return size
 
     def _check_record(self, record: bytes | DamagedRecordError, place: Place) -> bool:
-        """Checks a record and keeps its facts; returns whether it can be read."""
+        """Checks a record and keeps its facts; returns whether it is readable."""
         try:
             if isinstance(record, DamagedRecordError):
                 raise record
@@ -200,7 +193,7 @@ class Verification:
         return True
 
     def _read_index(self, name: str, split: Split) -> pa.Table | None:
-        """Reads rows.parquet, None if that is not possible."""
+        """Reads rows.parquet; None if unreadable."""
         path = f"{name}/{INDEX_NAME}"
         if self._check_file(path, split.index_crc32c, split.index_sha256) is None:
             return None
@@ -218,14 +211,9 @@ class Verification:
 def verify(
     dataset: Dataset, max_faults: int = 20, advance: Callable[[float], None] = lambda _: None
 ) -> Verification:
-    """Checks a dataset.
+    """Checks a dataset, keeping `max_faults` faults per check; ProbelineError without options.
 
-    Args:
-      max_faults: the number of faults kept of each check; all are counted.
-      advance: called with the number of bytes done; each shard is read twice.
-
-    Raises:
-      ProbelineError: the manifest lacks options.
+    `advance` is called with the number of bytes done; each shard is read twice.
     """
     verification = Verification(dataset, max_faults, advance)
     verification.run()

@@ -1,8 +1,8 @@
-"""Checks of a dataset's files: sums of the manifest, names, sizes, checksums, descriptions.
+"""Checks of a dataset's files: manifest sums, names, sizes, checksums, descriptions.
 
-Each check is a small generator of faults, as in `record`; faults here are of whole files. Users may
-edit README.md and croissant.json: only lines and fields that the job writes and that follow from
-the manifest alone are compared.
+Each check is a small generator of faults, as in `record`, but of whole files. Users may edit
+README.md and croissant.json, so only generated lines and fields that follow from the manifest are
+compared.
 """
 
 import os
@@ -94,7 +94,7 @@ def shard_totals(
 def split_totals(
     name: str, split: Split, num_probes: int, options: DatasetOptions
 ) -> Iterator[Fault]:
-    """A split has the probes of the manifest, and the number of shards derived from its size."""
+    """A split has the manifest's probes, and the number of shards derived from its size."""
     if split.num_probes != num_probes:
         yield _manifest_fault(
             f"num_probes of {name} is {split.num_probes}, its shards hold {num_probes}"
@@ -117,7 +117,7 @@ def _manifest_fault(message: str) -> Fault:
 
 
 def _names_in(folder: str) -> list[str]:
-    """Returns the names of the files directly in a folder, sorted; none if it does not exist."""
+    """Returns the sorted names of the files directly in a folder; none if it does not exist."""
     if is_local(folder):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     below = (path.removeprefix(f"{folder}/") for path in gcs.list_objects(f"{folder}/"))
@@ -138,7 +138,7 @@ def shard_files(dataset: Dataset, name: str, split: Split, suffix: str) -> Itera
 
 
 def letters(dataset: Dataset) -> Iterator[Fault]:
-    """All files of dead letters exist, and each reason has the counted number of rows."""
+    """All dead-letter files exist, and each reason has the counted number of rows."""
     found: Counter[str] = Counter()
     names, wanted = _names_in(dataset.file(DEAD_LETTER_FOLDER)), set()
     yield from letter_checksums(dataset)
@@ -164,7 +164,7 @@ def letters(dataset: Dataset) -> Iterator[Fault]:
 
 
 def letter_checksums(dataset: Dataset) -> Iterator[Fault]:
-    """Files of dead letters have the listed checksums; older manifests do not list them."""
+    """Dead-letter files have the listed checksums; older manifests list none."""
     for file in dataset.manifest.dead_letter_files:
         path = dataset.file(file.path)
         if file_infos([path])[path] is None:
@@ -177,10 +177,7 @@ def letter_checksums(dataset: Dataset) -> Iterator[Fault]:
 
 
 def content(path: str, crc32c: str, sha256: str) -> tuple[int, str]:
-    """Returns a file's size, and how its checksums differ from the manifest's, "" if they do not.
-
-    Objects on `gs://` are not read: the storage has their CRC-32C, but no SHA-256.
-    """
+    """Returns a file's size and checksum mismatch, "" if none; `gs://` stores only the CRC-32C."""
     kept = None if is_local(path) else (*size_and_checksum(path), sha256)
     size, checksum, digest = kept or file_digests(path)
     if (found := checksum_text(checksum)) != crc32c:
@@ -237,7 +234,6 @@ def descriptions(dataset: Dataset) -> Iterator[Fault]:
 
 
 def num_claims(manifest: Manifest) -> int:
-    """Returns the number of compared figures."""
     return len(data_card.claims(manifest)) + len(_claims(croissant(manifest, {}, b"")))
 
 
@@ -276,7 +272,7 @@ def _title_faults(manifest: Manifest, text: str) -> Iterator[str]:
 
 
 def _claims(data: bytes) -> dict[str, Any]:
-    """Returns the checksums and counts of a croissant.json by name; ValueError if it is invalid."""
+    """Returns the checksums and counts of a croissant.json by name; ValueError if invalid."""
     described = msgspec.json.decode(data, type=_Croissant)
     said: dict[str, Any] = {
         f"sha256 of {file.id}": file.sha256 for file in described.distribution if file.sha256

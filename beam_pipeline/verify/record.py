@@ -1,8 +1,8 @@
 """Checks of single records, each a small generator of faults.
 
-A check takes a StoredRow with its measurements as columns, so there is no Python loop over
-measurements. Expected values are computed from the stored ones, without the writer's own sort or
-sizes, to find faults of the writer. Checks between records are in `across`.
+Measurements are columns, to avoid a Python loop. Expected values are computed from the stored ones
+without the writer's sort or sizes, so that the writer's faults are found. Checks between records
+are in `across`.
 """
 
 import ipaddress
@@ -27,7 +27,7 @@ from beam_pipeline.dataset.row_encoder import encode_compact
 from beam_pipeline.dataset.sorted_run import widen
 
 _US_PER_SECOND = 1_000_000
-# Exceptions of `read_row` for bytes that are not a record.
+# Raised by `read_row` for bytes that are not a record.
 UNREADABLE_RECORD = (ValueError, OSError, pa.ArrowException, struct.error)
 
 
@@ -67,7 +67,7 @@ class StoredRow(NamedTuple):
 
 
 def read_row(record: bytes, place: Place) -> StoredRow:
-    """Decodes a record; UNREADABLE_RECORD if the bytes are not one."""
+    """Decodes a record; raises UNREADABLE_RECORD if it is not one."""
     row = decode_record(record)
     columns = _compact_columns(row) if row.encoding == "compact" else _arrow_columns(row)
     return StoredRow(row, columns, place, _canonical(row.src_addr))
@@ -102,7 +102,7 @@ def _compact_columns(row: ProbeRow) -> Columns:
 
 
 def _first(is_wrong: np.ndarray, message: Callable[[int], str]) -> Iterator[str]:
-    """Yields the first fault and the number of further ones, if any of `is_wrong`, bool [n]."""
+    """Yields the first fault of `is_wrong`, bool [n], and the number of further ones."""
     wrong = np.flatnonzero(is_wrong)
     if len(wrong):
         others = f" (and {len(wrong) - 1} more in this record)" if len(wrong) > 1 else ""
@@ -110,7 +110,7 @@ def _first(is_wrong: np.ndarray, message: Callable[[int], str]) -> Iterator[str]
 
 
 def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
-    """A record and its measurements have the encodings of the options, compact ones bit by bit."""
+    """The encodings are those of the options, and compact bytes are canonical."""
     row_format, row = options.row_format, stored.row
     if row.encoding != row_format.encoding:
         yield f"its encoding is {row.encoding}, the options say {row_format.encoding}"
@@ -121,7 +121,7 @@ def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
 
 
 def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
-    """The row's columns agree with its measurements; compact ones have whole seconds only."""
+    """The row's columns agree with its measurements; compact ones have only whole seconds."""
     row, time_us = stored.row, stored.columns.time_us
     if len(time_us) == 0:
         yield "it has no measurements"
@@ -145,7 +145,7 @@ def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
 def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """Measurements are ordered by event_time, destination, rtt, and distinct with `drop`.
 
-    Compact rows are ordered by seconds alone, unless they were rounded before they were sorted.
+    Compact rows are ordered only by seconds, unless they were rounded before they were sorted.
     """
     time_us, hi, lo, _, rtt, *_ = stored.columns
     if len(time_us) and time_us[0] < 0:
@@ -203,7 +203,7 @@ def destinations(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
 
 
 def too_large(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
-    """No record is larger than --max_row_size_mb."""
+    """No record exceeds --max_row_size_mb."""
     size, limit = stored.row.num_bytes, options.row_format.max_row_bytes
     if size > limit:
         yield f"it takes {size} bytes, over the limit of {limit}"

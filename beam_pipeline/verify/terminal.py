@@ -1,4 +1,4 @@
-"""Verifies a dataset with a progress bar, and prints what was found."""
+"""Verifies a dataset with a progress bar and prints the results."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _STYLES = {"ok": "green", "FAILED": "bold red", "partly": "yellow"}
 
 
 def verify_and_report(path: str, max_faults: int) -> int:
-    """Verifies the dataset at `path`, prints the report and returns the exit code."""
+    """Verifies a dataset, prints the report and returns the exit code."""
     dataset = open_dataset(path)
     started = time.monotonic()
     total = 2 * sum(split.num_bytes for split in dataset.manifest.splits.values())
@@ -24,7 +24,7 @@ def verify_and_report(path: str, max_faults: int) -> int:
 
 
 def print_report(dataset: Dataset, report: Verification, seconds: float) -> None:
-    """Prints a line per check, a line per fault, and the conclusion, to stdout."""
+    """Prints one line per check, one per fault, and the conclusion, to stdout."""
     rows = []
     for name, (promise, unit) in PROMISES.items():
         check = report.checks[name]

@@ -1,9 +1,9 @@
-"""What the peers share: measurements in order, as Arrow batches, become records in ArrayRecord.
+"""Common to the peers: ordered measurements as Arrow batches become records in ArrayRecord.
 
-A batch has src_addr, event_time, dst_addr, ip_version, rtt and is sorted by them. Records are
-those of `beam_pipeline.dataset.row_codec` in arrow encoding, built from slices of the batch: Python
-runs per record, never per measurement. The schemas are repeated here, and a test compares them,
-because importing row_codec loads numba, a second of CPU that no peer should pay for.
+A batch has src_addr, event_time, dst_addr, ip_version, rtt and is sorted by them. Records are those
+of `beam_pipeline.dataset.row_codec` in arrow encoding, built from slices of the batch: Python runs
+per record, never per measurement. The schemas are repeated here, and a test compares them, because
+importing row_codec loads numba, which takes a second of CPU.
 """
 
 import argparse
@@ -46,14 +46,14 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 _FIXED_BYTES = 8 + 4 + 1 + 4  # of one measurement: time, text offset, version, rtt
 _LONGEST_ADDRESS = 39
-_FRAME_BYTES = 4096  # more than Arrow's messages, padding and the record's other columns take
-_MAX_WAITING_ROWS, _MAX_WAITING_MEASUREMENTS = 512, 1 << 18  # some 8 MiB until encoded
+_FRAME_BYTES = 4096  # upper bound of Arrow's messages, padding and the record's other columns
+_MAX_WAITING_ROWS, _MAX_WAITING_MEASUREMENTS = 512, 1 << 18  # about 8 MiB until encoded
 _SPLITS = ("train", "test")
 _RECORDS_AT_ONCE = 16
 
 
 def arguments(description: str | None) -> argparse.Namespace:
-    """Parses the flags that every peer takes; `threads` is for the peer's engine."""
+    """Parses the flags common to all peers; `threads` is for the peer's engine."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--input", required=True, help="glob of Parquet files")
     parser.add_argument("--output", required=True, type=Path)
@@ -75,14 +75,14 @@ def read_records(paths: Iterable[str | Path]) -> Iterator[bytes]:
 
 
 def src_id(src_addr: str) -> int:
-    """Returns the probe's 63-bit identifier, as `beam_pipeline.dataset.layout.src_id` does."""
+    """Returns the probe's 63-bit identifier, as `beam_pipeline.dataset.layout.src_id`."""
     family = socket.AF_INET6 if ":" in src_addr else socket.AF_INET
     digest = hashlib.blake2b(socket.inet_pton(family, src_addr), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 class Row(NamedTuple):
-    """What becomes one record."""
+    """The contents of one record."""
 
     src_addr: str
     row_index: int
@@ -90,7 +90,7 @@ class Row(NamedTuple):
 
 
 class Shards:
-    """One ArrayRecord file a split; a probe's split follows from a hash of its address."""
+    """One ArrayRecord file per split; a probe's split follows from a hash of its address."""
 
     def __init__(self, args: argparse.Namespace, shard: str = "00000-of-00001"):
         self._train_ratio = args.train_ratio
@@ -113,7 +113,7 @@ class Shards:
 
 
 def write_ordered(batches: Iterable[pa.RecordBatch], args: argparse.Namespace) -> None:
-    """Writes all of a stream that is sorted by src_addr, event_time and the other columns."""
+    """Writes a whole stream sorted by src_addr, event_time and the other columns."""
     max_row_bytes = int(args.max_row_size_mb * 2**20)
     shards = Shards(args)
     rows: list[Row] = []
@@ -129,7 +129,7 @@ def write_ordered(batches: Iterable[pa.RecordBatch], args: argparse.Namespace) -
 
 
 def _rows(batches: Iterable[pa.RecordBatch], max_row_bytes: int) -> Iterator[Row]:
-    """Cuts the stream into rows, as soon as it is known where one ends."""
+    """Cuts the stream into rows, each as soon as its end is known."""
     current, parts, row_index = "", [], 0
     for src_addr, part in _slices(batches):
         if src_addr != current:
@@ -144,7 +144,7 @@ def _rows(batches: Iterable[pa.RecordBatch], max_row_bytes: int) -> Iterator[Row
 
 
 def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yields (src_addr, its measurements) in order, from every batch that holds some."""
+    """Yields (src_addr, its measurements) in order, from every batch that has some."""
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -155,7 +155,7 @@ def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordB
 
 
 def _runs(column: pa.Array) -> tuple[list[str], list[int]]:
-    """Returns the k different neighbours of a sorted column and their k + 1 bounds."""
+    """Returns the k distinct neighbours of a sorted column and their k + 1 bounds."""
     if not pa.types.is_dictionary(column.type):
         runs = pc.run_end_encode(column)
         return runs.values.to_pylist(), [0, *runs.run_ends.to_pylist()]
@@ -166,7 +166,7 @@ def _runs(column: pa.Array) -> tuple[list[str], list[int]]:
 
 
 def _measurements(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch as MEASUREMENT_SCHEMA; only what has another type is converted."""
+    """Returns the batch as MEASUREMENT_SCHEMA, converting only differing types."""
     columns = []
     for field in MEASUREMENT_SCHEMA:
         column = batch.column(field.name)
@@ -179,7 +179,7 @@ def _measurements(batch: pa.RecordBatch) -> pa.RecordBatch:
 def cut(
     src_addr: str, parts: list[pa.RecordBatch], max_row_bytes: int, row_index: int = 0
 ) -> Iterator[Row]:
-    """Yields a probe's rows from `row_index` on, each as full as allowed (less a page)."""
+    """Yields a probe's rows from number `row_index`, each as full as allowed (less a page)."""
     if not parts:
         return
     run = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
@@ -191,7 +191,7 @@ def cut(
 
 
 def _fitting(run: pa.RecordBatch, start: int, num_bytes: int) -> int:
-    """Returns how many measurements from `start` on take at most `num_bytes`."""
+    """Returns how many measurements from `start` take at most `num_bytes`."""
     rest = run.num_rows - start
     if rest * (_FIXED_BYTES + _LONGEST_ADDRESS) <= num_bytes:
         return rest
@@ -204,7 +204,7 @@ def _fitting(run: pa.RecordBatch, start: int, num_bytes: int) -> int:
 
 
 def encode(rows: list[Row]) -> Iterator[bytes]:
-    """Yields the rows' records; columns are built for all of them at once, then sliced."""
+    """Yields the rows' records; columns are built for all at once, then sliced."""
     times = [row.measurements.column("event_time") for row in rows]
     first = np.array([column[0].value for column in times], np.int64)
     last = np.array([column[-1].value for column in times], np.int64)
@@ -227,5 +227,5 @@ def encode(rows: list[Row]) -> Iterator[bytes]:
 
 
 def _stream(head: bytes, batch: pa.RecordBatch) -> bytes:
-    # A slice is written as if it stood alone: IPC leaves out what lies around it.
+    # IPC writes only the slice, not the buffers around it.
     return b"".join((head, memoryview(batch.serialize()), _END_OF_STREAM))

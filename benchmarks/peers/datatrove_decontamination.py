@@ -3,11 +3,11 @@
     PYTHON benchmarks/peers/datatrove_decontamination.py --input_path=a.jsonl.zst \\
         --evaluation=e.jsonl --ngram_length=13 --output=found.json [--tokenizer=english]
 
-Its reader, its filter and its index format. The step that makes an index requires lighteval and
-tasks from a server, so only that step's function for the hashes of a text is used. `english` is its
-default tokeniser, spaCy's; `split` cuts at spaces, into which its normalisation turns punctuation,
-and is many times as fast. A document is dropped at its first hit; nothing else is reported. The
-output is {"num_read", "num_documents", "documents": ids dropped, "version"}.
+Uses its reader, its filter and its index format. Its indexing step requires lighteval and tasks
+from a server, so only that step's text hashing function is used. `english` is its default
+tokeniser, spaCy's; `split` cuts at spaces, to which its normalisation converts punctuation, and is
+many times as fast. A document is dropped at its first hit; nothing else is reported. The output is
+{"num_read", "num_documents", "documents": ids dropped, "version"}.
 """
 
 import argparse
@@ -30,12 +30,10 @@ from datatrove.utils.word_tokenizers import WordTokenizer  # pyright: ignore[rep
 
 
 class SplitTokenizer(WordTokenizer):
-    """Cuts a text at spaces."""
-
     def word_tokenize(self, text: str) -> list[str]:
         return text.split()
 
-    # The base class is abstract in these, too; n-grams never call them.
+    # Also abstract in the base class, but never called for n-grams.
 
     def sent_tokenize(self, text: str) -> list[str]:
         raise NotImplementedError("n-grams need no sentences")

@@ -3,12 +3,12 @@
     PYTHON benchmarks/peers/dolma_dedupe.py --input_path=corpus.jsonl --evaluation=evals.jsonl \\
         --ngram_length=13 --share=0.5 --output=found.json [--reverse]
 
-As its project decontaminates: one run fills the filter with the evaluation rows, a second one
-looks up the documents, read-only, and marks paragraphs (lines) with a share of their n-grams in
-the filter. With `--ngram_length=0` whole paragraphs are looked up. A document is found if a
-paragraph is marked. `--reverse` fills the filter with the documents and looks up the rows. The
-filter has room for every n-gram at one false answer in 10^15. The output is {"documents" or "rows":
-ids, "version"}.
+As in its project's decontamination, one run fills the filter with the evaluation rows, a second one
+looks up the documents, read-only, and marks paragraphs (lines) with a share of their n-grams in the
+filter. With `--ngram_length=0` whole paragraphs are looked up. A document is found if a paragraph
+is marked. `--reverse` fills the filter with the documents and looks up the rows. The filter has
+room for every n-gram at one false positive in 10^15. The output is {"documents" or "rows": ids,
+"version"}.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def config(folder: Path, read_only: bool, args: argparse.Namespace, room: int) -
 
 
 def marked(folder: Path) -> list[str]:
-    """Returns the ids of the records of which a paragraph was marked."""
+    """Returns the ids of the records with a marked paragraph."""
     (path,) = (folder / "attributes" / _NAME).glob("*.gz")
     with gzip.open(path, "rt") as lines:
         records = map(json.loads, lines)

@@ -3,10 +3,9 @@
     python -m benchmarks.peers.joined_strings --input_path=a.jsonl.zst --evaluation=e.jsonl \\
         --ngram_length=13 --output=found.json
 
-What one would write in an hour: lower, re.split, join, `in`. It finds the n-grams that the job
-finds, with their occurrences and documents, and stops there: no offsets, no details, no instances.
-The output is {"lengths", "num_read", "num_documents", "ngrams": [[n, n-gram, occurrences,
-documents]]}.
+The one-hour solution: lower, re.split, join, `in`. It finds the same n-grams as the job, with their
+occurrences and documents, but no offsets, details or instances. The output is {"lengths",
+"num_read", "num_documents", "ngrams": [[n, n-gram, occurrences, documents]]}.
 """
 
 import argparse
@@ -47,7 +46,6 @@ def tokens_of(text: str) -> list[str]:
 
 
 def ngrams_of(tokens: list[str], n: int) -> Iterator[str]:
-    """Yields the n-grams of some tokens."""
     for at in range(len(tokens) - n + 1):
         yield " ".join(tokens[at : at + n])
 

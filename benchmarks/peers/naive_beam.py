@@ -1,4 +1,4 @@
-"""Peer: the Beam pipeline that one writes first, a dictionary per measurement.
+"""Peer: a first, naive Beam pipeline, with a dictionary per measurement.
 
 ReadFromParquet, GroupByKey on src_addr, sort each group, write; on the in-memory runner. Every
 bundle writes its own shards.

@@ -40,8 +40,6 @@ _MANTISSA_BITS = 11
 
 
 class ProbeRowDataSource:
-    """Probe rows of ArrayRecord files, by index."""
-
     def __init__(self, arrayrecord_path: str):
         paths = sorted(glob.glob(arrayrecord_path))
         self._readers = [ArrayRecordReader(path) for path in paths]
@@ -75,8 +73,6 @@ class ProbeRowDataSource:
 
 
 class ProbeRowSampler:
-    """Makes the K contexts of a row."""
-
     def __init__(
         self,
         crop_size: int = 1024,
@@ -173,7 +169,7 @@ class ProbeRowSampler:
 def _interleaved(
     measurements: list[dict[str, Any]], rng: random.Random
 ) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yields (measurement, whether it keeps its timestamp), merged by tosses of a coin."""
+    """Yields (measurement, whether it keeps its timestamp), merged by coin tosses."""
     n_extract = int(len(measurements) * rng.uniform(0.1, 0.9))
     extracted = set(rng.sample(range(len(measurements)), n_extract))
     timestamped = [meas for i, meas in enumerate(measurements) if i not in extracted]

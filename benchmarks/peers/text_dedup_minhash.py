@@ -3,10 +3,10 @@
     PYTHON benchmarks/peers/text_dedup_minhash.py --input_path=corpus.jsonl \\
         --evaluation=evals.jsonl --output=found.json
 
-It removes near-duplicates from one collection, so documents and evaluation rows are one collection
-here; a document and a row in one cluster are a pair that it found. Its options are those of the
-example that it comes with (5-grams, 240 permutations, Jaccard similarity 0.7, verified). The output
-is {"pairs": [[document, row]], "version"}.
+It removes near-duplicates within one collection, so documents and evaluation rows form one here; a
+document and a row in one cluster are a pair that it found. Its options are those of its example
+(5-grams, 240 permutations, Jaccard similarity 0.7, verified). The output is {"pairs": [[document,
+row]], "version"}.
 """
 
 import argparse

@@ -1,28 +1,72 @@
-"""Reading ArrayRecord: ranges that cover a file once, and files that cannot be read."""
+"""Reading ArrayRecord: patterns, ranges that cover a file once, and files that cannot be read."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from apache_beam.io.restriction_trackers import OffsetRange
+from apache_beam.io.fileio import EmptyMatchTreatment
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline import array_record_io
 from beam_pipeline.array_record_io import (
+    ReadAllFromArrayRecord,
     ReadFromArrayRecord,
 )
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, user_message
 from tests.support.array_record_files import (
     WORDS,
     line_of_failed_read,
     write_file,
 )
-from tests.support.helpers import eager
+from tests.support.helpers import Objects, eager
 
 
 def file_of(path: Path, num_records: int) -> array_record_io._File:
     return array_record_io._File(str(path), path.stat().st_size, num_records)
+
+
+def test_all_files_of_patterns_are_read_with_their_names(tmp_path: Path) -> None:
+    for number in range(2):
+        write_file(tmp_path / f"w-{number}", WORDS[number::2])
+    patterns = [f"{tmp_path}/w-0", f"{tmp_path}/?-1", f"{tmp_path}/nothing"]
+    read = eager(patterns, ReadAllFromArrayRecord(with_filename=True))
+    expected = [(f"{tmp_path}/w-{at % 2}", word) for at, word in enumerate(WORDS)]
+    assert sorted(read) == sorted(expected)
+    read = eager(None, ReadFromArrayRecord(f"{tmp_path}/*", with_filename=True))
+    assert sorted(read) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("treatment", "pattern", "is_error"),
+    [
+        (EmptyMatchTreatment.ALLOW, "none", False),
+        (EmptyMatchTreatment.ALLOW_IF_WILDCARD, "none-*", False),
+        (EmptyMatchTreatment.ALLOW_IF_WILDCARD, "none-[ab]", False),
+        (EmptyMatchTreatment.ALLOW_IF_WILDCARD, "none", True),
+        (EmptyMatchTreatment.DISALLOW, "none-*", True),
+    ],
+)
+def test_a_pattern_without_a_match(tmp_path, treatment: str, pattern: str, is_error: bool) -> None:
+    found = array_record_io._match(f"{tmp_path}/{pattern}", treatment)
+    if is_error:
+        with pytest.raises(
+            ProbelineError, match=f"{pattern} matches no ArrayRecord file".replace("*", ".")
+        ):
+            list(found)
+    else:
+        assert list(found) == []
+
+
+def test_a_file_that_is_missing_when_the_pipeline_runs_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Exception) as failure:
+        eager(None, ReadFromArrayRecord(f"{tmp_path}/none", validate=False))
+    assert user_message(failure.value) == (
+        f"{tmp_path}/none matches no ArrayRecord file: check the pattern"
+    )
+
+
+# --- ranges ---------------------------------------------------------------------------------------
 
 
 def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, monkeypatch):
@@ -35,16 +79,6 @@ def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, mon
     assert [r.start for r in ranges] == [0, *(r.stop for r in ranges[:-1])]
     assert ranges[-1].stop == len(WORDS)
     assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
-
-
-@pytest.mark.parametrize("split_bytes", [1, 10**9])
-@pytest.mark.parametrize("num_records", [0, 1, 5])
-def test_more_ranges_than_records_and_one_range_alone(
-    tmp_path, monkeypatch, num_records, split_bytes
-):
-    path = write_file(tmp_path / "w", WORDS[:num_records])
-    monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", split_bytes)
-    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS[:num_records])
 
 
 def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
@@ -77,29 +111,73 @@ def test_a_reader_stops_where_its_range_was_cut_meanwhile(tmp_path):
     assert residual.stop == 100
 
 
-def test_a_pattern_that_matches_nothing_is_an_error_unless_told(tmp_path):
-    pattern = str(tmp_path / "none-*")
-    with pytest.raises(ProbelineError, match=r"none-\* matches no ArrayRecord file"):
-        ReadFromArrayRecord(pattern)
-    assert eager(None, ReadFromArrayRecord(pattern, validate=False)) == []
+def test_files_that_others_wrote_are_read(tmp_path):
+    """Grouped records, as tools of the ecosystem may write them."""
+    path = write_file(tmp_path / "w", WORDS, "group_size:64")
+    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
+
+
+# --- files that are copied ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def objects(monkeypatch) -> dict[str, bytes]:
+    stored: dict[str, bytes] = {}
+    monkeypatch.setattr(Objects, "stored", stored)
+    return stored
+
+
+def test_a_bucket_is_read_and_leaves_no_local_copy(tmp_path, objects, monkeypatch):
+    for name in "ab":
+        path = write_file(tmp_path / name, WORDS)
+        objects[f"objects://bucket/words-{name}"] = path.read_bytes()
+        path.unlink()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    read = eager(None, ReadFromArrayRecord("objects://bucket/words-*"))
+    assert sorted(read) == sorted(WORDS + WORDS)
+    objects["objects://bucket/w"] = b"\0" * 200_000
+    line = line_of_failed_read("objects://bucket/w")
+    assert line.startswith("objects://bucket/w is not a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copied_file_is_copied_once_and_not_split(tmp_path, objects, monkeypatch) -> None:
+    data = write_file(tmp_path / "w", WORDS).read_bytes()
+    objects["objects://b/w"] = data
+    monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", len(data) // 6)
+    copied: list[str] = []
+    copy = array_record_io.local_copy
+
+    def spy(path: str):
+        copied.append(path)
+        return copy(path)
+
+    monkeypatch.setattr(array_record_io, "local_copy", spy)
+    assert sorted(eager(None, ReadFromArrayRecord("objects://b/*"))) == sorted(WORDS)
+    assert copied == ["objects://b/w"]
+    file = array_record_io._count_records(next(array_record_io._match("objects://b/w", "ALLOW")))
+    tracker = OffsetRestrictionTracker(OffsetRange(0, file.num_parts))
+    reading = array_record_io._records(file, tracker)
+    read = [next(reading)]
+    assert tracker.try_split(0.5) is None
+    assert [*read, *reading] == WORDS  # a runner splits the file neither before nor meanwhile
+    tracker.check_done()
+
+
+# --- damaged files --------------------------------------------------------------------------------
 
 
 RANDOM = [np.random.default_rng(number).bytes(300) for number in range(1000)]
 
 
-@pytest.mark.parametrize("missing", [1, 5_000, 70_000])
-def test_a_truncated_file_is_an_error_of_one_line_never_an_empty_file(tmp_path, missing):
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"something else", b"\0" * 200_000, 1, 5_000, 70_000],
+    ids=["empty", "text", "zeros", "1 byte less", "5,000 bytes less", "70,000 bytes less"],
+)
+def test_file_that_is_not_arrayrecord_or_cut(tmp_path, data):
     path = write_file(tmp_path / "w", RANDOM)
-    os.truncate(path, path.stat().st_size - missing)
-    line = line_of_failed_read(path)
-    assert line.startswith(f"{path} is not a readable ArrayRecord file")
-    assert "\n" not in line
-
-
-@pytest.mark.parametrize("data", [b"", b"something else", b"\0" * 200_000], ids=len)
-def test_what_is_no_arrayrecord_file_is_an_error_of_one_line(tmp_path, data):
-    path = tmp_path / "w.arrayrecord"
-    path.write_bytes(data)
+    path.write_bytes(path.read_bytes()[:-data] if isinstance(data, int) else data)
     line = line_of_failed_read(path)
     assert line.startswith(f"{path} is not a readable ArrayRecord file")
     assert "\n" not in line
@@ -113,9 +191,3 @@ def test_a_damaged_record_is_an_error_of_one_line(tmp_path):
     line = line_of_failed_read(path)
     assert str(path) in line
     assert "\n" not in line
-
-
-def test_files_that_others_wrote_are_read(tmp_path):
-    """Grouped records, as tools of the ecosystem may write them."""
-    path = write_file(tmp_path / "w", WORDS, "group_size:64")
-    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)

@@ -49,16 +49,6 @@ def test_a_busy_probe_is_cut_into_full_rows(dataset: Path) -> None:
     assert all(0.98 * limit <= row.num_bytes <= limit for row in busiest[:-1])
 
 
-def test_the_dataset_says_what_it_holds(table: pa.Table, dataset: Path) -> None:
-    manifest = open_dataset(str(dataset)).manifest
-    rows = read_rows(dataset)
-    assert manifest.counts.rows_read == manifest.counts.measurements == table.num_rows
-    assert sum(split.num_records for split in manifest.splits.values()) == len(rows)
-    assert sum(split.num_probes for split in manifest.splits.values()) == 12
-    assert not list(dataset.glob(".probeline-temp*"))
-    assert (dataset / "_SUCCESS").exists()
-
-
 def test_compact_keeps_seconds_and_the_codes_of_rtt(table: pa.Table, tmp_path: Path) -> None:
     source = write_input(tmp_path / "in", table)
     compact = make_dataset(source, tmp_path / "out", "--measurement-encoding=compact")
@@ -173,47 +163,6 @@ def test_a_slow_cut_on_prism_keeps_its_state(
     assert files_of(make_dataset(source, tmp_path / "prism", *runner)) == files_of(in_memory)
 
 
-def test_a_probe_of_fifty_rows_and_probes_of_one_measurement(tmp_path: Path) -> None:
-    busy = measurements_table(13_000, seed=3, num_probes=1, ipv6_share=0)
-    rare = measurements_table(60, seed=4, num_probes=40)
-    table = pa.concat_tables([busy, rare])
-    source = write_input(tmp_path / "in", table)
-    rows = read_rows(make_dataset(source, tmp_path / "out"))
-    assert max(row.row_index for row in rows) >= 36
-    assert any(row.n_measurements == 1 for row in rows)
-    assert history(rows) == reference_rows(table)
-
-
-def test_spellings_of_an_address_are_one_probe(tmp_path: Path) -> None:
-    spellings = ["2001:DB8::1", "2001:db8:0:0::1", "2001:0db8:0000:0000:0000:0000:0000:0001"]
-    table = pa.table(
-        {
-            "event_time": pa.array([3, 2, 1], pa.timestamp("s", "Europe/Berlin")),
-            "src_addr": spellings,
-            "dst_addr": ["::ffff:8.8.8.8", "8.8.8.8", "::FFFF:808:808"],
-            "ip_version": pa.array([4, 4, 4], pa.uint64()),
-            "rtt": pa.array([1.0, -0.0, -7.0], pa.float64()),
-        }
-    )
-    rows = read_rows(make_dataset(write_input(tmp_path / "in", table), tmp_path / "out"))
-    assert [row.src_addr for row in rows] == ["2001:db8::1"]
-    measured = rows[0].to_arrow().to_pydict()
-    assert measured["dst_addr"] == ["8.8.8.8"] * 3
-    assert measured["rtt"] == [-1.0, 0.0, 1.0] and str(measured["rtt"][1]) == "0.0"
-
-
-def test_an_exactly_full_row_is_one_row(tmp_path: Path) -> None:
-    table = measurements_table(100, seed=5, num_probes=1, ipv6_share=0)
-    source = write_input(tmp_path / "in", table)
-    whole = read_rows(make_dataset(source, tmp_path / "whole", "--max_row_size_mb=1"))
-    assert len(whole) == 1
-    for spare, expected in ((0, 1), (-1, 2)):
-        megabytes = (whole[0].num_bytes + spare + 0.5) / 2**20
-        output = tmp_path / f"out{spare}"
-        rows = read_rows(make_dataset(source, output, f"--max_row_size_mb={megabytes}"))
-        assert len(rows) == expected
-
-
 @pytest.mark.slow
 def test_a_probe_stays_on_its_side_when_data_grows(tmp_path: Path) -> None:
     table = measurements_table(2000, seed=6, num_probes=60)
@@ -226,13 +175,6 @@ def test_a_probe_stays_on_its_side_when_data_grows(tmp_path: Path) -> None:
     both = {row for row in sides[1] if row in set(reference_rows(table.slice(0, 700)))}
     assert sides[0] == both
     assert 15 <= len(sides[1]) <= 45
-
-
-def test_other_seeds_give_other_splits(table: pa.Table, dataset: Path, tmp_path: Path) -> None:
-    source = write_input(tmp_path / "in", table)
-    other = make_dataset(source, tmp_path / "out", "--split_seed=1", "--train_ratio=0.5")
-    assert history(read_rows(other)) == history(read_rows(dataset))
-    assert set(files_of(other)) != set(files_of(dataset)) or files_of(other) != files_of(dataset)
 
 
 def test_all_in_train_leaves_an_empty_test_shard(table: pa.Table, tmp_path: Path) -> None:
@@ -276,15 +218,6 @@ def test_bad_rows_are_dead_letters_and_the_rest_goes_on(table: pa.Table, tmp_pat
     assert history(read_rows(output)) == reference_rows(table)
 
 
-def test_columns_of_other_names_and_order(table: pa.Table, tmp_path: Path) -> None:
-    renamed = table.rename_columns(["ts", "probe", "target", "ip_version", "rtt"])
-    renamed = renamed.append_column("extra", pa.array([0] * table.num_rows))
-    source = write_input(tmp_path / "in", renamed.select(renamed.column_names[::-1]))
-    names = "--columns=event_time=ts,src_addr=probe,dst_addr=target"
-    output = make_dataset(source, tmp_path / "out", names)
-    assert history(read_rows(output)) == reference_rows(table)
-
-
 def test_only_dead_letters_make_an_empty_dataset(tmp_path: Path) -> None:
     table = measurements_table(5, seed=8).set_column(4, "rtt", pa.array([np.inf] * 5))
     output = make_dataset(write_input(tmp_path / "in", table), tmp_path / "out")
@@ -299,11 +232,3 @@ def test_many_files_are_looked_at_by_workers(
     source = write_input(tmp_path / "in", *(table.slice(at, 1000) for at in (0, 1000, 2000)))
     output = make_dataset(source, tmp_path / "out")
     assert files_of(output) == files_of(dataset)
-
-
-def test_an_overwritten_dataset_is_replaced_whole(table: pa.Table, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    make_dataset(write_input(tmp_path / "a", table), output, "--probes_per_shard=1")
-    small = table.slice(0, 50)
-    make_dataset(write_input(tmp_path / "b", small), output, "--overwrite")
-    assert history(read_rows(output)) == reference_rows(small)

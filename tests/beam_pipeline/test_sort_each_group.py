@@ -12,8 +12,6 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.transforms.display import DisplayData
-from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.typehints.decorators import TypeCheckError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,24 +60,12 @@ def test_a_group_that_fits_touches_no_storage(tmp_path: Path) -> None:
     assert sort_pairs(one_more, str(tmp_path / "files"), 1000 * (8 + 20 + 160)).files
 
 
-def test_no_pairs_are_an_empty_group(tmp_path: Path) -> None:
-    group = sort_pairs([], str(tmp_path / "files"))
-    assert (len(group), list(group), files_below(tmp_path)) == (0, [], [])
-
-
 def test_a_group_in_files_can_be_iterated_again_and_at_once(tmp_path: Path) -> None:
     pairs = pairs_of(500)
     group = sort_pairs(pairs, str(tmp_path), 10_000)
     assert len(group.files) > 5 and group.pairs == []
     assert list(zip(group, group, strict=True)) == [(pair, pair) for pair in sorted(pairs)]
     assert list(itertools.islice(group, 3)) == sorted(pairs)[:3]
-
-
-def test_the_order_does_not_depend_on_how_the_pairs_come(tmp_path: Path) -> None:
-    """Nor does it if all sort keys are equal: then the values decide."""
-    pairs = [(b"", value) for _, value in pairs_of(300)]
-    orders = [list(sort_pairs(order, str(tmp_path), 5_000)) for order in (pairs, pairs[::-1])]
-    assert orders[0] == orders[1] == sorted(pairs)
 
 
 def test_a_group_of_any_size_takes_the_same_memory(tmp_path: Path) -> None:
@@ -114,21 +100,6 @@ def test_more_files_than_can_be_merged_are_merged_before(tmp_path: Path, monkeyp
     assert len(group.files) <= 3
     assert list(group) == sorted(pairs)
     assert sorted(map(str, files_below(tmp_path))) == sorted(file.path for file in group.files)
-
-
-def test_large_values_leave_room_for_few_files(tmp_path: Path) -> None:
-    pairs = [*pairs_of(20, value_bytes=3_000), *pairs_of(50)]
-    group = sort_pairs(pairs, str(tmp_path), 10_000)
-    assert 2 <= len(group.files) <= 3
-    assert list(group) == sorted(pairs)
-
-
-def test_two_attempts_share_no_file(tmp_path: Path) -> None:
-    pairs = pairs_of(200)
-    one, other = (sort_pairs(pairs, str(tmp_path), 5_000) for _ in range(2))
-    paths = [file.path for group in (one, other) for file in group.files]
-    assert len(set(paths)) == len(paths) == len(files_below(tmp_path))
-    assert list(one) == list(other)
 
 
 def test_an_attempt_that_died_leaves_files_that_the_end_removes(tmp_path: Path) -> None:
@@ -204,49 +175,6 @@ def test_one_giant_group_among_many_small_ones(tmp_path: Path) -> None:
     sort.remove_temporary_files()  # again, or without any file: nothing happens
 
 
-def test_many_small_groups_touch_no_storage(tmp_path: Path) -> None:
-    sort = SortEachGroup(str(tmp_path / "temp"))
-    found = eager(MANY, Listed(sort))
-    assert {key: pairs for key, pairs, _ in found} == grouped(MANY)
-    assert not (tmp_path / "temp").exists()
-    sort.remove_temporary_files()
-
-
-def test_no_elements_are_no_groups(tmp_path: Path) -> None:
-    assert eager([], SortEachGroup(str(tmp_path))) == []
-
-
-def test_each_window_has_groups_of_its_own(tmp_path: Path) -> None:
-    class InWindows(beam.PTransform):
-        def expand(self, numbers):
-            stamped = numbers | beam.Map(
-                lambda number: TimestampedValue(("k", (b"%d" % (9 - number), b"")), number)
-            )
-            windowed = stamped | beam.WindowInto(FixedWindows(5))
-            return windowed | SortEachGroup(str(tmp_path)) | beam.MapTuple(lambda _, g: list(g))
-
-    found = sorted(eager(range(10), InWindows()))
-    assert [[key for key, _ in pairs] for pairs in found] == [
-        [b"0", b"1", b"2", b"3", b"4"],
-        [b"5", b"6", b"7", b"8", b"9"],
-    ]
-
-
-def test_keys_keep_their_type_and_groups_have_one() -> None:
-    pipeline = beam.Pipeline()
-    sorted_groups = pipeline | beam.Create(MANY) | SortEachGroup("temp")
-    assert sorted_groups.element_type == beam.typehints.Tuple[str, SortedGroup]
-
-
-class Opaque:
-    """Without a coder of its own, so that Beam can only pickle it."""
-
-
-def test_a_key_without_a_deterministic_coder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match=r"Unable to deterministically encode .*Opaque"):
-        eager([(Opaque(), (b"a", b"b"))], SortEachGroup(str(tmp_path)))
-
-
 @pytest.mark.parametrize("pair", [("text", b""), (b"", 1)])
 def test_what_is_not_bytes_is_refused(tmp_path: Path, pair) -> None:
     """When the pipeline is built, or when it runs if it does not know the types."""
@@ -265,12 +193,6 @@ def test_what_is_not_bytes_is_refused(tmp_path: Path, pair) -> None:
 def test_the_memory_must_be_positive() -> None:
     with pytest.raises(ValueError, match="memory_bytes is 0; it must be positive"):
         SortEachGroup("temp", memory_bytes=0)
-
-
-def test_the_graph_shows_memory_and_folder() -> None:
-    items = DisplayData.create_from(SortEachGroup("temp", 5)).items
-    shown = {item.key: item.value for item in items}
-    assert shown["memory_bytes"] == 5 and shown["temp_folder"].startswith("temp/.temp-sort-")
 
 
 def test_files_go_to_gs(gcs: Gcs) -> None:

@@ -91,15 +91,6 @@ def test_the_bench_of_sampling_runs_on_planetlab(tmp_path: Path) -> None:
     check_results("sampling_planetlab", tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.gcs
-def test_the_benches_of_far_larger_runs(tmp_path: Path, gcs: object) -> None:
-    folders = [f"--data_dir={tmp_path}/data", f"--results={tmp_path}/results"]
-    done = run_module("overlap_scale", "--mb", "20", "40", "--eval_rows", "20", "200", *folders)
-    assert done.returncode == 0, done.stdout + done.stderr
-    check_results("overlap_scale", tmp_path)
-
-
 def test_a_failed_run_is_kept(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("no JSON\n")
     flags = [f"--corpus={tmp_path}/in.jsonl", f"--evaluation={tmp_path}/in.jsonl", "--rounds=1"]

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.layout import ENCODINGS, RECORD_ENCODINGS
-from beam_pipeline.dataset.row_codec import (
-    RowKey,
-)
+from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.dataset.row_encoder import encode_row
 from tests.support.helpers import (
     MAPPED_IPV4,

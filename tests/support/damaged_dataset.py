@@ -1,4 +1,4 @@
-"""Datasets with one fault each, whose checksums and counts hide it."""
+"""Datasets to damage, whose checksums and counts hide the damage."""
 
 import hashlib
 import json
@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.dataset.croissant import croissant
@@ -25,16 +24,11 @@ from beam_pipeline.dataset.row_codec import decode_record, is_ipv6
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from tests.support.helpers import ipc_stream, measurements_table
+from tests.support.probe_rows_on_disk import read_records, write_records
 
 NUM_SHARDS = 3
-
-
 NUM_MEASUREMENTS, NUM_DEAD_LETTERS = 6000 + 1500, 12
-
-
 TIED = "192.0.2.77"  # all of this probe's measurements have one time
-
-
 Where = tuple[str, int | None]
 
 
@@ -111,23 +105,19 @@ def edit(
 class DamagedDataset:
     """A dataset to be damaged."""
 
+    suffix = ".arrayrecord"
+
     def __init__(self, folder: Path):
         self.folder = folder
         self.shards = [
-            f"{s}/{s}_shard_{n:05d}-of-00003.arrayrecord" for s in SPLITS for n in range(3)
+            f"{s}/{s}_shard_{n:05d}-of-00003{self.suffix}" for s in SPLITS for n in range(3)
         ]
 
     def read(self, shard: str) -> list[bytes]:
-        reader = ArrayRecordReader(str(self.folder / shard))
-        records = reader.read_all()
-        reader.close()
-        return records
+        return read_records(self.folder / shard)
 
     def write(self, shard: str, records: list[bytes]) -> None:
-        writer = ArrayRecordWriter(str(self.folder / shard), "group_size:1,zstd:1")
-        for record in records:
-            writer.write(record)
-        writer.close()
+        write_records(self.folder / shard, records)
 
     def find(self, record: bytes) -> Where:
         """Returns where a record is now."""
@@ -266,61 +256,3 @@ def found_by(
             place = fault[2], None if fault[3] is None else int(fault[3])
             found.setdefault(fault[1], []).append(place)
     return found
-
-
-def in_the_wrong_split(copy: DamagedDataset) -> Where:
-    record = copy.single()
-    copy.replace(record)
-    return copy.place(record, "test")
-
-
-def in_both_splits(copy: DamagedDataset) -> Where:
-    record = copy.hot()[2]
-    split = copy.find(record)[0].split("/")[0]
-    copy.replace(record)
-    return copy.place(record, "test" if split == "train" else "train")
-
-
-def in_the_wrong_shard(copy: DamagedDataset) -> Where:
-    record = copy.single()
-    other = next(shard for shard in copy.shards[:3] if shard != copy.find(record)[0])
-    copy.replace(record)
-    copy.write(other, sorted([*copy.read(other), record], key=order))
-    copy.stamp()
-    return copy.find(record)
-
-
-def out_of_order(copy: DamagedDataset) -> Where:
-    first, second, *rest = copy.read(copy.shards[0])
-    copy.write(copy.shards[0], [second, first, *rest])
-    copy.stamp()
-    return copy.shards[0], 1
-
-
-def row_twice(copy: DamagedDataset) -> Where:
-    record = copy.single()
-    shard, at = copy.replace(record, record, record)
-    return shard, at + 1 if at is not None else None
-
-
-def row_missing(copy: DamagedDataset) -> Where:
-    _, second, third, *_ = copy.hot()
-    copy.replace(second)
-    return copy.find(third)
-
-
-def first_row_missing(copy: DamagedDataset) -> Where:
-    first, second, *_ = copy.hot()
-    copy.replace(first)
-    return copy.find(second)
-
-
-def change_bytes(copy: DamagedDataset, path: str, change: Callable[[bytearray], Any]) -> None:
-    data = bytearray((copy.folder / path).read_bytes())
-    change(data)
-    (copy.folder / path).write_bytes(data)
-
-
-def encoding_not_that_of_the_options(copy: DamagedDataset) -> Where:
-    copy.manifest(lambda values: values["options"].update(measurement_encoding="compact"))
-    return copy.shards[0], 3

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from beam_pipeline import generate
 from beam_pipeline.main import main
-from tests.support.bigquery import BIGQUERY_SCHEMA
+from tests.support.atlas_results import BIGQUERY_SCHEMA
 from tests.support.documents import Block
 from tests.support.repository import ROOT
 from tests.support.stand_ins import StandIns

@@ -1,10 +1,14 @@
-"""Datasets to look at: one with a test set like the train set, one whose test set is unlike it."""
+"""Datasets to inspect, and what the command prints."""
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from beam_pipeline.dataset.sorted_run import NARROW, sort_groups
+from beam_pipeline.inspect import __main__ as inspect
+from beam_pipeline.inspect.facts import Facts
+from beam_pipeline.inspect.tables import tables
 from tests.support.helpers import YEAR_2024_US
 from tests.support.probe_rows_on_disk import RowSpec, ipv4_probe, write_dataset
 
@@ -46,3 +50,25 @@ def write_unlike(folder: Path) -> Path:
     """The same, but that the test probes are three times as far away and fail more often."""
     test = many_probes(60, 1000, rtt_ms=120.0, failed=0.4)
     return write_dataset(folder, many_probes(120, 0), "compact", 2, test)
+
+
+# --- what the command prints ----------------------------------------------------------------------
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert inspect.main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    """Returns the one line that a command which cannot be run ends with."""
+    assert inspect.main(list(arguments)) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    return err
+
+
+def cells(facts: Facts, name: str) -> dict[str, list[str]]:
+    """Returns the rows of a table by their first cell."""
+    found = next(one for one in tables(facts) if one.name == name)
+    return {row[0]: row[1:] for row in found.cells}

@@ -20,24 +20,10 @@ from beam_pipeline.documents.fields import document_id
 from tests.support.overlap_hits import EvalRow, TrainRow
 
 WORDS = [
-    "a",
-    "b",
-    "Σας",
-    "İx",
-    "é",
-    "\U0001f600",
-    "long-word",
-    "",
-    ".",
-    "\ud800",
-    "ΟΔΟΣ",
-    "x\u2028y",
-    "世界",
-    "b。界",
-]
-FORMATS = [
-    ".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".parquet", ".jsonl", ".jsonl",
+    "a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800", "ΟΔΟΣ", "x\u2028y",
+    "世界", "b。界",
 ]  # fmt: skip
+FORMATS = [".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".parquet", ".jsonl", ".jsonl"]
 BAD_LINES = ["{", "[1]", "nonsense", '{"id": 1, "text": 5}']
 
 

@@ -8,8 +8,10 @@ those of whole runs on all runners, compare with it.
 
 import math
 from collections import defaultdict
+from collections.abc import Container
 from typing import Any
 
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from tests.support.overlap_hits import (
     EvalRow,
     Hit,
@@ -19,12 +21,7 @@ from tests.support.overlap_hits import (
     all_hits,
     datasets_of,
     merged,
-)
-from tests.support.overlap_scores import (
-    clean_lists,
-    coverage,
-    ngram_counts,
-    rule_outputs,
+    ngrams,
 )
 
 INSTANCES = "tmp/overlap_instances.jsonl.gz"  # all of its files
@@ -72,21 +69,11 @@ def expected_outputs(
         ]
     if options.min_tokens is not None:
         outputs["stats/overlap_short_rows.jsonl"] = [
-            {
-                "eval_dataset": row.dataset,
-                "instance_id": row.id,
-                "eval_path": row.path,
-                "eval_row": row.row,
-                "num_tokens": num_tokens,
-            }
+            {**of_row(row), "num_tokens": num_tokens}
             for row in rows
             if (num_tokens := len(options.tokenizer.tokenize(row.text))) < options.min_tokens
         ]
     return outputs
-
-
-def ids_of(rows: list[EvalRow], dataset: str) -> set[str]:
-    return {row.id for row in rows if row.dataset == dataset}
 
 
 def stats(rows: list[EvalRow], hits: list[Hit], lengths: tuple[int, ...]) -> Records:
@@ -97,14 +84,9 @@ def stats(rows: list[EvalRow], hits: list[Hit], lengths: tuple[int, ...]) -> Rec
             if rows[hit.number].dataset == dataset:
                 found[hit.n].add(rows[hit.number].id)
         for n in sorted({*lengths, *found}):
-            records.append(
-                {
-                    "eval_dataset": dataset,
-                    "n": n,
-                    "num_instances": len(ids_of(rows, dataset)),
-                    "instance_ids": sorted(found[n]),
-                }
-            )
+            ids = {row.id for row in rows if row.dataset == dataset}
+            record = {"eval_dataset": dataset, "n": n, "num_instances": len(ids)}
+            records.append({**record, "instance_ids": sorted(found[n])})
     return records
 
 
@@ -140,36 +122,31 @@ def overlap_instances(rows: list[EvalRow], hits: list[Hit]) -> Records:
 
 
 def match_record(rows: list[EvalRow], hit: Hit) -> dict[str, Any]:
-    row = rows[hit.number]
-    return {
-        "eval_dataset": escaped(row.dataset),
-        "eval_path": escaped(row.path),
-        "eval_row": row.row,
-        "instance_id": escaped(row.id),
-        "train_path": escaped(hit.train.path),
-        "train_row": hit.train.row,
-        "train_doc_id": None if hit.train.id is None else escaped(hit.train.id),
-        "n": hit.n,
-        "eval_offsets": [{"start": start, "end": end} for start, end in hit.eval_places],
-        "train_offsets": [{"start": start, "end": end} for start, end in hit.train_places],
-    }
+    names = ("eval_dataset", "instance_id", "eval_path", "train_path", "train_doc_id")
+    detail = {**of_row(rows[hit.number]), **of_document(hit.train), "n": hit.n}
+    detail |= {name: escaped(detail[name]) for name in names}
+    for side, places in (("eval", hit.eval_places), ("train", hit.train_places)):
+        detail[f"{side}_offsets"] = [{"start": start, "end": end} for start, end in places]
+    return detail
+
+
+def of_document(train: TrainRow) -> dict[str, Any]:
+    return {"train_path": train.path, "train_row": train.row, "train_doc_id": train.id}
 
 
 def contaminated(rows: list[EvalRow], hits: list[Hit]) -> Records:
     """Returns a record for each training row that has something in common."""
-    of_document = defaultdict(list)
+    by_document = defaultdict(list)
     for hit in hits:
-        of_document[hit.train].append(hit)
+        by_document[hit.train].append(hit)
     records = []
-    for train, found in of_document.items():
+    for train, found in by_document.items():
         spans = merged([place for hit in found for place in hit.train_places])
         covered = sum(end - start for start, end in spans)
         names = {rows[hit.number].dataset for hit in found}
         records.append(
             {
-                "train_path": escaped(train.path),
-                "train_row": train.row,
-                "train_doc_id": None if train.id is None else escaped(train.id),
+                **{name: escaped(value) for name, value in of_document(train).items()},
                 "eval_datasets": sorted(map(escaped, names)),
                 "spans": [{"start": start, "end": end} for start, end in spans],
                 "num_covered_chars": covered,
@@ -178,9 +155,11 @@ def contaminated(rows: list[EvalRow], hits: list[Hit]) -> Records:
     return records
 
 
-def escaped(text: str) -> str:
-    """Returns a text without lone surrogates, which Parquet does not take."""
-    return "".join(f"\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in text)
+def escaped(value: Any) -> Any:
+    """Returns a text without lone surrogates, which Parquet does not take; other values as is."""
+    if not isinstance(value, str):
+        return value
+    return "".join(f"\\u{ord(c):04x}" if "\ud800" <= c <= "\udfff" else c for c in value)
 
 
 def detail_record(rows: list[EvalRow], hit: Hit) -> dict[str, Any]:
@@ -232,4 +211,147 @@ def details(rows: list[EvalRow], hits: list[Hit], options: Options) -> dict[str,
             }
             for (train, number), count in over.items()
         ] + [{"train_path": path, "num_left_out": count} for path, count in of_path.items()]
+    return outputs
+
+
+# --- scores -------------------------------------------------------------------------------------
+
+
+def of_row(row: EvalRow) -> dict[str, Any]:
+    names = ("eval_dataset", "instance_id", "eval_path", "eval_row")
+    return dict(zip(names, (row.dataset, row.id, row.path, row.row), strict=True))
+
+
+def by_row_and_n(hits: list[Hit]) -> list[tuple[int, int, list[Hit]]]:
+    found = defaultdict(list)
+    for hit in hits:
+        found[hit.number, hit.n].append(hit)
+    return [(number, n, found[number, n]) for number, n in sorted(found)]
+
+
+def ngram_counts(rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer) -> Records:
+    records = []
+    for number, n, of_pair in by_row_and_n(hits):
+        counts = []
+        for ngram in ngrams(tokenizer.tokenize(rows[number].text), n):  # as they come in the text
+            with_it = [hit for hit in of_pair if hit.ngram == ngram]
+            if with_it:
+                occurrences = sum(len(hit.train_places) for hit in with_it)
+                counts.append([ngram, occurrences, len(with_it)])
+        records.append({**of_row(rows[number]), "n": n, "overlapping_ngram_counts": counts})
+    return records
+
+
+def coverage(
+    rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer, boilerplate: Container
+) -> Records:
+    records = []
+    for number, n, of_pair in by_row_and_n(hits):
+        tokens = tokenizer.tokenize(rows[number].text)
+        own = [" ".join(token.text for token in tokens[at : at + n]) for at in range(len(tokens))]
+        own = own[: len(tokens) - n + 1]
+        shared = {hit.ngram for hit in of_pair}
+        covered = set()
+        for at, ngram in enumerate(own):
+            if ngram in shared:
+                covered.update(range(at, at + n))
+        marks = "".join("x" if at in covered else " " for at in range(len(tokens)))
+        num_shared = sum(ngram in shared for ngram in own)
+        num_informative = sum((n, ngram) not in boilerplate for ngram in own)
+        spans = merged([place for hit in of_pair for place in hit.eval_places])
+        records.append(
+            {
+                **of_row(rows[number]),
+                "n": n,
+                "num_train_documents": len({(hit.train.path, hit.train.row) for hit in of_pair}),
+                "spans": spans,
+                "longest_span": max(end - start for start, end in spans),
+                "num_tokens": len(tokens),
+                "num_covered_tokens": len(covered),
+                "coverage": len(covered) / len(tokens),
+                "longest_run": max(map(len, marks.split())),
+                "num_informative_ngrams": num_informative,
+                "num_shared_ngrams": num_shared,
+                "ngram_coverage": num_shared / num_informative,
+            }
+        )
+    return records
+
+
+def clean_lists(rows: list[EvalRow], hits: list[Hit], options: Options) -> dict[str, Records]:
+    hit_at = {(hit.number, hit.n) for hit in hits}
+
+    def records(dataset: str, hit_numbers: set[int]) -> Records:
+        of_set = [number for number, row in enumerate(rows) if row.dataset == dataset]
+        dirty = {rows[number].id for number in of_set if number in hit_numbers}
+        return [
+            {"id": rows[at].id, "eval_path": rows[at].path, "eval_row": rows[at].row}
+            for at in of_set
+            if rows[at].id not in dirty
+        ]
+
+    lists = {}
+    for dataset in datasets_of(rows):
+        lists[f"clean/{dataset}.jsonl"] = records(dataset, {number for number, _ in hit_at})
+        if len(set(options.lengths)) > 1:
+            for length in options.lengths:
+                hit_numbers = set()
+                for number, row in enumerate(rows):
+                    effective = min(length, len(options.tokenizer.tokenize(row.text)))
+                    if (number, effective) in hit_at:
+                        hit_numbers.add(number)
+                lists[f"clean/{dataset}-n{length}.jsonl"] = records(dataset, hit_numbers)
+    return lists
+
+
+def rule_outputs(rows: list[EvalRow], scored: Records, options: Options) -> dict[str, Records]:
+    """Returns the lists of each rule, and how long they are; from the records of coverage."""
+    scores = {(line["eval_path"], line["eval_row"], line["n"]): line for line in scored}
+    counts: Records = []
+    outputs: dict[str, Records] = {"stats/overlap_rules.jsonl": counts} if options.rules else {}
+    for dataset in datasets_of(rows):
+        of_set = [row for row in rows if row.dataset == dataset]
+        for rule in options.rules:
+            worst, worst_long = defaultdict(float), defaultdict(float)
+            for row in of_set:
+                num_tokens = len(options.tokenizer.tokenize(row.text))
+                line = scores.get((row.path, row.row, min(num_tokens, rule.n)), {})
+                score = line.get(rule.score, 0.0)
+                worst[row.id] = max(worst[row.id], score)
+                if num_tokens >= rule.n:
+                    worst_long[row.id] = max(worst_long[row.id], score)
+            verdicts = {}
+            for row_id, score in worst.items():
+                verdicts[row_id] = "clean" if score < rule.clean_below else "between"
+                if score >= rule.dirty_from:
+                    verdicts[row_id] = "dirty"
+            dirty = [row_id for row_id, verdict in verdicts.items() if verdict == "dirty"]
+            counts.append(
+                {
+                    "eval_dataset": dataset,
+                    "n": rule.n,
+                    "score": rule.score,
+                    "rule": rule.name,
+                    "num_instances": len(worst),
+                    **{
+                        f"num_{verdict}": list(verdicts.values()).count(verdict)
+                        for verdict in ("clean", "between", "dirty")
+                    },
+                    "num_dirty_by_short_texts": sum(
+                        worst_long[row_id] < rule.dirty_from for row_id in dirty
+                    ),
+                }
+            )
+            for verdict in ("clean", "between", "dirty"):
+                if verdict != "between" or rule.name == "llama2":
+                    outputs[f"rules/{rule.name}/{dataset}.{verdict}.jsonl"] = [
+                        {
+                            "id": row.id,
+                            "eval_path": row.path,
+                            "eval_row": row.row,
+                            "score": worst[row.id],
+                        }
+                        for row in of_set
+                        if verdicts[row.id] == verdict
+                    ]
     return outputs

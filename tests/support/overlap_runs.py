@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,31 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.results.layout import EVAL_TOKENS, REPORT, TRAIN_FILES
+from beam_pipeline.overlap.results.rules import THRESHOLD
 from tests.support.overlap_corpus import Corpus
-from tests.support.overlap_hits import Options, own_ngrams
+from tests.support.overlap_hits import EvalRow, Options, TrainRow, own_ngrams
+from tests.support.overlap_jobs import write_lines
 from tests.support.overlap_reference import INSTANCES, expected_outputs
 
 
-def lines_of(data: bytes) -> list[Any]:
-    return [json.loads(line) for line in data.splitlines()]
+def write_rows(folder: Path, rows: list[EvalRow], training: list[TrainRow]) -> Corpus:
+    """Writes rows to the files that they name below a folder; lines between have no text."""
+    rows = [row._replace(path=f"{folder}/{row.path}") for row in rows]
+    training = [row._replace(path=f"{folder}/train/{row.path}") for row in training]
+    files: dict[str, dict[int, Any]] = defaultdict(dict)
+    for row in (*rows, *training):
+        files[row.path][row.row] = {"id": row.id, "text": row.text}
+    for path, records in files.items():
+        write_lines(Path(path), *(records.get(at, {}) for at in range(max(records) + 1)))
+    sources = dict.fromkeys(f"--decontaminate_source={row.dataset}={row.path}" for row in rows)
+    return Corpus([f"--input_path={folder}/train", *sources], rows, training, 0)
 
 
 def outputs_of(folder: Path) -> dict[str, list[dict]]:
     """Returns the records of each file of an output, as the reference has them."""
     found: dict[str, list[dict]] = {}
-    for kind in ("stats", "clean", "tmp"):
-        for path in sorted((folder / kind).glob("*.*")):
+    for pattern in ("stats/*.*", "clean/*.*", "rules/*/*.*", "tmp/*.*"):
+        for path in sorted(folder.glob(pattern)):
             name = str(path.relative_to(folder))
             if name in (TRAIN_FILES, EVAL_TOKENS, REPORT):
                 continue
@@ -33,8 +45,8 @@ def outputs_of(folder: Path) -> dict[str, list[dict]]:
             data = path.read_bytes()
             if name.startswith("tmp/overlap_instances-"):
                 name = INSTANCES
-            records = lines_of(gzip.decompress(data) if path.suffix == ".gz" else data)
-            found.setdefault(name, []).extend(records)
+            data = gzip.decompress(data) if path.suffix == ".gz" else data
+            found.setdefault(name, []).extend(map(json.loads, data.splitlines()))
     return found
 
 
@@ -94,10 +106,10 @@ def flags_of(options: Options) -> list[str]:
     flags = [f"--ngram_length={n}" for n in options.lengths]
     flags += [f"--tokenizer={options.tokenizer.name}"]
     flags += ["--degenerate=skip"] if options.skip_degenerate else []
-    for name in (
-        *("max_document_frequency", "max_details_per_pair", "max_details"),
-        "min_tokens",
-    ):
+    for name in ("max_document_frequency", "max_details_per_pair", "max_details", "min_tokens"):
         if (value := getattr(options, name)) is not None:
             flags.append(f"--{name}={value}")
-    return flags
+    if published := [rule.name for rule in options.rules if rule.name != THRESHOLD]:
+        flags.append(f"--rules={','.join(published)}")
+    own = [rule for rule in options.rules if rule.name == THRESHOLD]
+    return [*flags, *(f"--threshold={rule.dirty_from}" for rule in own)]

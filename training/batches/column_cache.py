@@ -6,15 +6,15 @@ and all processes of a host share them.
 
   CACHE_DIR/train-a1b2c3d4e5f60718/columns           every row, at an offset that follows from
                                                      rows.parquet
-                                   shard_00007.json  exists once that shard is cached; its rows
-                                                     that cannot be used
+                                   shard_00007.json  exists once that shard is cached; lists its
+                                                     unusable rows
 
 The file is as long as the whole split requires, but sparse: a host fills only the shards of its
 lanes. Every shard is compared with the manifest as it is read; one on `gs://` is first copied, with
-one request. A fill that is killed resumes at the first shard without a JSON file.
+one request. A killed fill resumes at the first shard without a JSON file.
 
-Each row ends with its hash, which a process compares when it first uses the row. The cache is a
-copy: a shard with a damaged row is cached again, with a warning, and the run goes on.
+Each row ends with its hash, which each process checks at first use. A shard with a damaged row is
+cached again, with a warning, and the run continues.
 """
 
 import contextlib
@@ -53,23 +53,15 @@ from training.rows.shard_reader import BadRowError, ShardReader, num_threads_for
 from training.tokens.draws import MIN_MEASUREMENT_TOKENS, Scratch, new_scratch
 
 _COLUMNS = "columns"
-_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's blocks are
+_BLOCK_BYTES = 512  # unit of st_blocks on every file system
 _LOG = logging.getLogger("training")
 
 
 class CacheStore:
     """Feeds lanes from the column cache, with the methods of `shard_store.ShardStore`.
 
-    The first process that needs a shard caches it.
-
-    Args:
-      reader: of all rows of the shards.
-      executor: reads shards and draws crops in parallel, if given.
-
-    Raises:
-      ProbelineError: the folder cannot be written, a shard differs from the manifest, or the disk
-        is too full.
-      BadRowError: a row cannot be used, and on_bad_row is "fail".
+    The first process that needs a shard caches it. Raises ProbelineError if the folder cannot be
+    written, a shard differs from the manifest, or the disk is too full.
     """
 
     def __init__(
@@ -108,7 +100,7 @@ class CacheStore:
         num_lanes = len(plan.lane)
         num_parts = max(1, min(num_lanes, config.num_threads))
         bounds = [num_lanes * part // num_parts for part in range(num_parts + 1)]
-        # Some of the lanes, with what one thread needs to draw their crops.
+        # A part of the lanes for each thread, with its plan and scratch.
         self._parts = [
             (lanes, plan.of_lanes(lanes), new_scratch(plan.drawing.num_tokens, largest))
             for lanes in (slice(*ends) for ends in itertools.pairwise(bounds))
@@ -119,11 +111,7 @@ class CacheStore:
         return True
 
     def fill(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
-        """Draws the crops; moves cursors past the small rows in them.
-
-        Raises:
-          ProbelineError: the cache is damaged, and so is the shard by now.
-        """
+        """Draws the crops; moves cursors past the small rows in them."""
         before = cursors.copy()
         while (row := self._draw(items, cursors, crops)) >= 0:
             self._cache_again(row)
@@ -132,7 +120,7 @@ class CacheStore:
                 values[items["kind"] != DONE] = 0  # other lanes may be of another dataset
 
     def _draw(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> int:
-        """Does what `fill` does; returns a row that is damaged, or -1."""
+        """Draws the crops; returns a damaged row, or -1."""
 
         def draw(part: tuple[slice, Plan, Scratch]) -> int:
             lanes, plan, scratch = part
@@ -145,7 +133,7 @@ class CacheStore:
         return max((self._map if len(self._parts) > 1 else map)(draw, self._parts))
 
     def _cache_again(self, row: int) -> None:
-        """Reads the shard of a damaged row again; other processes may do so, too, or use it."""
+        """Caches the shard of a damaged row again; other processes may do so, or use it."""
         shard, _ = self._reader.rows.place(row)
         columns, path = self._folder / _COLUMNS, self._reader.shards.path(shard)
         _LOG.warning("%s is damaged: %s is cached again", columns, path)
@@ -157,7 +145,7 @@ class CacheStore:
     # --- filling the cache ---
 
     def _open_folder(self, cache_dir: str) -> Path:
-        """Creates the folder of these shards and the file of columns in it; returns the folder."""
+        """Creates the folder of these shards and its column file; returns the folder."""
         if "://" in cache_dir:
             raise UsageError(f"cache_dir is {cache_dir}: it must be a folder on a local disk")
         num_bytes, folder = self._num_bytes, _folder_of(cache_dir, self._reader.shards)
@@ -173,7 +161,7 @@ class CacheStore:
         return folder
 
     def _cache_shards(self, shards: list[int]) -> dict[int, str]:
-        """Caches those of the shards that no process has cached; returns unusable rows and why."""
+        """Caches those shards that no process has cached; returns unusable rows with reasons."""
         missing = [shard for shard in shards if self._bad_rows_of(shard) is None]
         self._check_room(missing)
         for _ in self._map(self._cache_shard, missing):
@@ -181,7 +169,7 @@ class CacheStore:
         return {row: why for shard in shards for row, why in (self._bad_rows_of(shard) or [])}
 
     def _bad_rows_of(self, shard: int) -> list[tuple[int, str]] | None:
-        """Returns the unusable rows of a cached shard and why; None if it is not cached."""
+        """Returns the unusable rows of a cached shard with reasons; None if it is not cached."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             own = self._reader.rows.of_shard(shard)
             found = orjson.loads(self._note(shard).read_bytes())["bad_rows"]
@@ -196,7 +184,7 @@ class CacheStore:
         needed = 0
         for own in map(rows.of_shard, missing):
             needed += int(cached_bytes(rows.n_measurements[own], rows.num_ipv6[own]).sum())
-        if not is_local(shards.dataset.path):  # copies, as many at a time as there are threads
+        if not is_local(shards.dataset.path):  # temporary copies, one per thread
             sizes = sorted((shards.shards[shard].num_bytes for shard in missing), reverse=True)
             needed += sum(sizes[: self._num_threads])
         free = shutil.disk_usage(self._folder).free
@@ -216,7 +204,7 @@ class CacheStore:
                 reader.on_disk(shard, folder) as path,
                 open_own(str(self._folder / _COLUMNS), "r+b") as file,
             ):
-                if not self._skip_bad_rows:  # else what is wrong shows in its rows
+                if not self._skip_bad_rows:  # else each row is checked
                     _check_shard(reader.shards, shard, path)
                 own = reader.rows.of_shard(shard)
                 for row in range(own.start, own.stop):
@@ -265,27 +253,18 @@ def _note_in(folder: Path, shard: int) -> Path:
 
 @dataclass(frozen=True)
 class CacheUse:
-    """How a host uses its column cache.
+    """A host's use of its column cache."""
 
-    Attributes:
-      hit_share: of the shards of its lanes, the share that was cached before; the others are
-        cached before the first batch.
-    """
-
-    hit_share: float
+    hit_share: float  # share of its lanes' shards that were cached before the first batch
     _files: Sequence[Path]
 
     def num_bytes(self) -> int:
-        """Returns what the columns take on the disk by now, those of other hosts included."""
+        """Returns the current size of the columns on disk, including those of other hosts."""
         return sum(file.stat().st_blocks * _BLOCK_BYTES for file in self._files if file.exists())
 
 
 def cache_use(config: DataConfig, plans: Sequence[HostPlan]) -> CacheUse | None:
-    """Returns how a host will use its cache, asked before its first batch; None without one.
-
-    Args:
-      plans: of each dataset.
-    """
+    """Returns how a host will use its cache, before its first batch; None without a cache."""
     if config.cache_dir is None:
         return None
     notes: list[Path] = []
@@ -294,14 +273,14 @@ def cache_use(config: DataConfig, plans: Sequence[HostPlan]) -> CacheUse | None:
         used = _used_shards(plan.plan(config.lanes), plan.rows().shard_begins)
         notes += [_note_in(folder, shard) for shard in used]
     num_found = sum(note.exists() for note in notes)
-    # A host may have no rows, when the data end.
+    # A host may have no rows if epochs are limited.
     return CacheUse(
         num_found / len(notes) if notes else 1.0, [folder / _COLUMNS for folder in folders]
     )
 
 
 def _check_shard(shards: ShardSet, number: int, path: str) -> None:
-    """Checks the checksum of a shard; `path` has its bytes."""
+    """Compares the checksum of a shard with that of the file at `path`."""
     name, shard = shards.path(number), shards.shards[number]
     with explained_os_errors("read", name):
         found = checksum_text(size_and_checksum(path)[1])
@@ -313,7 +292,7 @@ def _check_shard(shards: ShardSet, number: int, path: str) -> None:
 
 
 def _with_hash(values: np.ndarray) -> np.ndarray:
-    """Returns bytes padded to a multiple of 8, and their hash behind them."""
+    """Returns bytes padded to a multiple of 8, followed by their hash."""
     padded = np.zeros(-(-len(values) // 8) * 8 + HASH_BYTES, np.uint8)
     padded[: len(values)] = values
     padded[-HASH_BYTES:].view(np.uint64)[0] = _hash(padded[:-HASH_BYTES])
@@ -332,7 +311,7 @@ def _mark_shards(rows, shard_begins, is_used):
 
 
 def _rows_of(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the large and the small rows of some consecutive lanes."""
+    """Returns the large and the small rows of consecutive lanes."""
     return (
         plan.large_rows[int(plan.large_begin[0]) : int(plan.large_end[-1])],
         plan.small_rows[int(plan.small_begin[0]) : int(plan.small_end[-1])],
@@ -340,7 +319,7 @@ def _rows_of(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _used_shards(plan: Plan, shard_begins: np.ndarray) -> list[int]:
-    """Returns the shards that have rows of these lanes."""
+    """Returns the shards with rows of these lanes."""
     is_used = np.zeros(len(shard_begins) - 1, bool)
     for rows in _rows_of(plan):
         _mark_shards(rows, shard_begins, is_used)
@@ -348,7 +327,7 @@ def _used_shards(plan: Plan, shard_begins: np.ndarray) -> list[int]:
 
 
 def _own_rows(plan: Plan, rows: Sequence[int]) -> list[int]:
-    """Returns those of some rows that these lanes have."""
+    """Returns those of the rows that belong to these lanes."""
     if not rows:
         return []
     return [row for row in rows if any((own == row).any() for own in _rows_of(plan))]

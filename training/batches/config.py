@@ -1,8 +1,8 @@
-"""`DataConfig`: every option of the training data, and the checks of their values.
+"""`DataConfig`: every option of the training data, with checks of the values.
 
-An option is one line of the class: its type, default and range, the name of its key in MaxText if
-MaxText has one, whether it determines the examples, and whether stages of a curriculum may have
-values of their own. `training.maxtext` derives its keys from these lines.
+An option is one line of the class: its type, default and range, its key in MaxText if there is
+one, whether it determines the examples, and whether stages of a curriculum may set it separately.
+`training.maxtext` derives its keys from these lines.
 """
 
 import dataclasses
@@ -32,8 +32,8 @@ def _option(convert: Callable[[Any], Any], allowed: str, default: Any, **more: A
     Args:
       convert: returns the value as a plain one, for JSON; raises TypeError or ValueError.
       allowed: completes "it must be".
-      more: `maxtext`, the key of MaxText with this meaning; `is_sampling=False` if the option does
-        not determine the examples of a dataset; `by_stage=True` if stages may differ in it.
+      more: `maxtext`, the equivalent key of MaxText; `is_sampling=False` if the option does not
+        determine the examples of a dataset; `by_stage=True` if it may differ between stages.
     """
     return dataclasses.field(
         default=default, metadata={"convert": convert, "allowed": allowed, **more}
@@ -151,10 +151,10 @@ class DataConfig:
       window_shares: smallest and largest window of a large row, as shares of its measurements, for
         sampler="rows"; sizes are log-uniform. (0, 0) takes only runs of consecutive measurements,
         (1, 1) draws from whole rows.
-      repeat_share: share of the contexts of large rows that have few destinations, most of them
-        several times, for sampler="rows". They teach a model to look up what it has seen.
-      fixed_order_share: share of the contexts with fields in one order: source, time, destination,
-        RTT. In other contexts every measurement has an order of its own.
+      repeat_share: share of the contexts of large rows with few destinations, most of them
+        repeated, for sampler="rows". They teach a model to look up what it has seen.
+      fixed_order_share: share of the contexts with one order of fields: source, time, destination,
+        RTT. In other contexts every measurement has its own order.
       random_source_share: share of the contexts with a random source address, so the model cannot
         memorise probes and has to use the context.
       log_rtt: encode RTTs on a logarithmic scale with a finer first byte, see
@@ -181,7 +181,7 @@ class DataConfig:
 
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, float]
     batch_size: int = _integer(MISSING, 1, 1 << 24, maxtext="per_device_batch_size")
-    # Longer crops take seconds to draw.
+    # Longer crops would take seconds to draw.
     crop_size: int = _integer(1024, MIN_CROP, 1 << 17, maxtext="max_target_length")
     seed: int = _integer(0, 1 - 2**64, 2**64 - 1, maxtext="data_shuffle_seed")
     shuffle: bool = _truth(True, maxtext="enable_data_shuffling")
@@ -235,7 +235,7 @@ class DataConfig:
                 raise UsageError(message)
 
     def _conflicts(self) -> Sequence[tuple[bool, str]]:
-        """Returns whether options contradict one another, each with a message."""
+        """Returns (whether options conflict, message) for each possible conflict."""
         is_rows = self.sampler == "rows"
         return (
             (
@@ -289,12 +289,12 @@ class DataConfig:
 
     @property
     def is_mixture(self) -> bool:
-        """Whether `files` has several datasets, with weights."""
+        """Whether `files` is a mixture."""
         return isinstance(self.files, Mapping)
 
     @property
     def mixture(self) -> tuple[float, ...]:
-        """The weights of the datasets; of one alone (1.0,)."""
+        """The weights of the datasets; (1.0,) for a single one."""
         return tuple(self.files.values()) if isinstance(self.files, Mapping) else (1.0,)
 
     @property

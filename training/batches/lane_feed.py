@@ -1,4 +1,4 @@
-"""Computes the crops that one dataset gives to some lanes, from its shards or from the cache."""
+"""Computes the crops of one dataset for some lanes, from its shards or from the cache."""
 
 import contextlib
 import ctypes
@@ -22,17 +22,10 @@ _MAX_KEPT_BYTES = 32 << 20  # the largest value that glibc allows
 
 
 class LaneFeed:
-    """The rows of a dataset for the lanes of one process, and how far they are.
+    """The rows of a dataset for some lanes of the global batch, and the lanes' positions.
 
-    Opens the shards, or fills the cache.
-
-    Args:
-      lanes: of the global batch.
-      cursors: CURSOR [lanes], which are moved.
-      executor: reads rows in parallel, if given.
-
-    Raises:
-      ProbelineError: as `CacheStore`, or a cursor is at no place of its lane.
+    Opens the shards, or fills the cache; moves `cursors`, CURSOR [lanes]. Raises ProbelineError as
+    `CacheStore`, or if a cursor is out of range.
     """
 
     def __init__(
@@ -57,14 +50,10 @@ class LaneFeed:
             self._store = ShardStore(reader, self._plan, skips, executor)
 
     def load(self, is_due: np.ndarray) -> None:
-        """Reads what the next crops of the lanes that are due need.
+        """Reads what the due lanes, bool [lanes], need for their next crops.
 
-        Args:
-          is_due: bool [lanes].
-
-        Raises:
-          ProbelineError: a lane has no readable row left.
-          BadRowError: a row cannot be used, and on_bad_row is "fail".
+        Raises ProbelineError if a lane has no readable row left, BadRowError for an unusable row
+        unless on_bad_row is "skip".
         """
         store, items = self._store, self._items
         while True:
@@ -81,31 +70,31 @@ class LaneFeed:
                 return
 
     def fill(self, crops: Crops) -> None:
-        """Writes the crops that `load` has prepared; those of ended lanes stay as they are."""
+        """Writes the crops that `load` has prepared; those of ended lanes stay unchanged."""
         self._store.fill(self._items, self.cursors, crops)
         self.cursors["large_index"] += self._items["kind"] == LARGE
 
     def is_done(self) -> bool:
-        """Returns whether no lane had anything to give to the last crops."""
+        """Returns whether all lanes had ended before the last crops."""
         return bool((self._items["kind"] == DONE).all())
 
     def has_ended(self) -> bool:
-        """Returns whether no lane has anything left to give."""
+        """Returns whether all lanes have ended."""
         peek(self._plan, self.cursors, self._items, np.ones(len(self._items), bool))
         return self.is_done()
 
     def take_bad_rows(self) -> list[BadRow]:
-        """Returns the bad rows that were found since the last call."""
+        """Returns the bad rows found since the last call."""
         bad_rows, self._store.bad_rows = self._store.bad_rows, []
         return bad_rows
 
 
 @functools.cache
 def keep_large_blocks() -> None:
-    """Asks glibc to reuse blocks of many MiB instead of fetching each from the kernel.
+    """Makes glibc reuse large blocks of memory instead of fetching each from the kernel.
 
     Otherwise every row of 8 MiB costs thousands of page faults, more than reading it, and every
-    batch a thousand, a third of drawing it. With other C libraries this does nothing.
+    batch a thousand, a third of drawing it. Has no effect with other C libraries.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt

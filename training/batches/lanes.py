@@ -1,4 +1,4 @@
-"""Lanes: which rows feed which example of the batch, in which order, and how far they are.
+"""Lanes: which rows feed which example of the batch, in which order, and each lane's position.
 
 Example i of every global batch is lane i's next crop; a host owns some of the lanes. The crops of
 a lane follow from the plan alone, so the global batch does not depend on the number of hosts, and
@@ -17,16 +17,16 @@ a to i:
   batch 1      c d                 f                   h i        small rows, packed
   batch 2      B0                  C0                  D3
   batch 3      A0                  B2                  D0
-   …
+  …
 
 In every epoch, a lane goes through both stretches in a new order:
 
   large rows  in windows of `mixed_rows` rows (or one window, with ALL_ROWS), all contexts of a
               window in random order: a row is read once, yet its contexts are spread
-  small rows  one after the other; each crop is packed with as many as fit
+  small rows  one after the other; as many as fit are packed into each crop
 
-The next lane item, a context or a group of small rows, comes from the stretch of which the smaller
-share is done. A lane that has finished an epoch begins the next at once. A row at the border of two
+The next lane item, a context or a group of small rows, comes from the stretch with the smaller
+share done. A lane begins its next epoch as soon as one is finished. A row at the border of two
 lanes, such as B, is shared: each lane draws its own contexts of it.
 """
 
@@ -40,23 +40,23 @@ from beam_pipeline.kernels import int64_record, kernel
 from training.rows.keyed_random import combine, next_uniform, permuted
 from training.tokens.draws import Drawing
 
-# The position of a lane: `large_index` contexts of a window, and `small_place` measurements of a
-# small row, have been given.
+# The position of a lane: `large_index` contexts of the window and `small_place` measurements of the
+# small row are done.
 CURSOR = int64_record(
     *("large_epoch", "large_window", "large_index"),
     *("small_epoch", "small_row", "small_place"),
 )
-# The kinds of lane items. STUCK: the lane has rows, but none that can be read. IDLE: its next item
-# is of another dataset of a mixture.
+# The kinds of lane items. STUCK: none of the lane's rows is readable. IDLE: the next item comes
+# from a different dataset of a mixture.
 DONE, LARGE, SMALL, STUCK, IDLE = 0, 1, 2, 3, 4
 # LARGE: the row, its place among the large rows and the context's k; this lane has num_contexts of
-# the row's contexts, from first_k on, and is_shared: whether other lanes have more of them;
-# the number of contexts in the window; the epoch. SMALL: the first row and the epoch.
+# the row's contexts, from first_k on; is_shared if other lanes have more of them; the number of
+# contexts in the window; the epoch. SMALL: the first row and the epoch.
 LANE_ITEM = int64_record(
     *("kind", "row", "large", "k", "first_k", "num_contexts", "is_shared"),
     *("window_contexts", "epoch"),
 )
-# Keys below a seed and an epoch.
+# Purposes of keys below a seed and an epoch.
 _CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER, _ROUNDING = range(1, 6)
 
 
@@ -72,24 +72,24 @@ class Plan(NamedTuple):
     mixed_rows: int  # or ALL_ROWS
     pack: bool
     drawing: Drawing
-    rounds_visits: bool  # visits are fractions, rounded differently in every epoch
-    # Of each row:
+    rounds_visits: bool  # visits are fractional, rounded differently in every epoch
+    # Per row:
     identity: np.ndarray  # uint64, the key of (src_id, row_index)
     src_hi: np.ndarray  # uint64, or empty: all sources are IPv4
     src_lo: np.ndarray  # uint64
     is_bad: np.ndarray  # bool, set when a row turns out to be unreadable
-    # Of each large row, and of each small one:
+    # Per large or small row:
     large_rows: np.ndarray  # int32, their numbers
     visits: np.ndarray  # float64 [num_large + 1], contexts of the split before each of them
-    small_rows: np.ndarray  # int32, their numbers; with weights as often as an epoch may need one
-    small_copy: np.ndarray  # uint8, how many entries of the same row are before; empty: no weights
-    small_weight: np.ndarray  # float32, of the row; empty: no weights
-    # Of each lane:
+    small_rows: np.ndarray  # int32, their numbers; with weights, repeated up to ceil(weight) times
+    small_copy: np.ndarray  # uint8, number of earlier entries of the row; empty: no weights
+    small_weight: np.ndarray  # float32, the row's weight; empty: no weights
+    # Per lane:
     lane: np.ndarray  # int64, its number in the global batch
     large_begin: np.ndarray  # int64, index into large_rows
     large_end: np.ndarray
-    visits_begin: np.ndarray  # float64: the contexts from here on …
-    visits_end: np.ndarray  # … to here are the lane's
+    visits_begin: np.ndarray  # float64, range of the lane's contexts
+    visits_end: np.ndarray
     small_begin: np.ndarray  # int64, index into small_rows
     small_end: np.ndarray
 
@@ -101,18 +101,18 @@ class Plan(NamedTuple):
 
 FOREVER = 1 << 62
 ALL_ROWS = 0
-MIN_VISITS = 1e-3  # contexts an epoch of a lane that never ends
+MIN_VISITS = 1e-3  # min contexts per epoch of a lane in an endless run
 
 
 @njit
 def context_key(seed, epoch, identity, k):
-    """Returns the key of one context, which follows from its key and its row."""
+    """Returns the key of a row's k-th context."""
     return combine(combine(combine(combine(seed, epoch), _CONTEXTS), identity), k)
 
 
 @njit
 def source_of(plan, row):
-    """Returns the address of a row's probe: its halves, and whether it is IPv6."""
+    """Returns the address of a row's probe: (hi, lo, is_ipv6)."""
     lo = plan.src_lo[row]
     hi = plan.src_hi[row] if len(plan.src_hi) else uint64(0)
     return hi, lo, hi != 0 or lo >> uint64(32) != uint64(0xFFFF)
@@ -137,7 +137,7 @@ def _order_key(seed, epoch, purpose, lane):
 
 @njit
 def visits_rounding(seed, epoch, rounds_visits):
-    """Returns what an epoch adds to fractional visits before they are floored, in all lanes."""
+    """Returns an epoch's offset, added to fractional visits of all lanes before flooring."""
     if not rounds_visits:
         return 0.0
     stream = np.full(1, combine(combine(seed, epoch), _ROUNDING), np.uint64)
@@ -146,10 +146,10 @@ def visits_rounding(seed, epoch, rounds_visits):
 
 @njit
 def small_context(plan, entry, epoch):
-    """Returns the k of the context that an entry of small_rows gives in an epoch; -1 if none.
+    """Returns the k of the context that an entry of small_rows gives in an epoch, or -1.
 
-    A row of weight w has ceil(w) entries. By the end of an epoch, the number of those that gave one
-    since the first is w times the number of epochs, rounded: in other epochs up for each row.
+    A row of weight w has ceil(w) entries. By the end of an epoch, the number of its contexts so far
+    is w times the number of epochs, rounded; the epochs that round up differ between rows.
     """
     if len(plan.small_copy) == 0:
         return np.int64(0)
@@ -174,7 +174,7 @@ def _contexts_of(plan, i, large, rounding):
 
 @kernel
 def shares_of(plan, large, epoch):
-    """Returns how lanes share a large row: int64 [shares, 3] of lane here, first k, number."""
+    """Returns the lanes' shares of a large row: int64 [shares, 3] of lane here, first k, number."""
     begin = np.searchsorted(plan.visits_end, plan.visits[large], "right")
     end = np.searchsorted(plan.visits_begin, plan.visits[large + 1], "left")
     rounding = visits_rounding(plan.seed, epoch, plan.rounds_visits)
@@ -189,9 +189,9 @@ def shares_of(plan, large, epoch):
 def window_of(plan, i, window):
     """Returns the [begin, end) of a window in the lane's order of its large rows.
 
-    The first window is whole: an epoch begins as mixed as it goes on. Some of those after it, as
-    many as the lane's number says, are a row shorter, so that lanes drift apart and do not all
-    begin a window, and read many rows, in the same step.
+    The first window is full, so that an epoch is well mixed from its start. Of the next windows, as
+    many as the lane's number modulo the width are one row shorter, so that lanes drift apart and do
+    not all begin a window, and read many rows, in the same step.
     """
     num = plan.large_end[i] - plan.large_begin[i]
     if plan.mixed_rows == ALL_ROWS:
@@ -211,7 +211,7 @@ def _large_at(plan, i, key, place):
 
 @njit
 def _context_at(plan, i, cursor, item):
-    """Fills `item` with the context at the cursor; False if its window has ended."""
+    """Fills `item` with the context at the cursor; returns False if its window has ended."""
     rounding = visits_rounding(plan.seed, cursor.large_epoch, plan.rounds_visits)
     purpose = combine(uint64(_WINDOW_ORDER), cursor.large_window)
     order = _order_key(plan.seed, cursor.large_epoch, purpose, plan.lane[i])
@@ -248,7 +248,7 @@ def _context_at(plan, i, cursor, item):
 
 @njit
 def _large_of(plan, i, visit, rounding):
-    """Returns the large row of the lane to which visit `visit` of the split belongs."""
+    """Returns the lane's large row that contains visit `visit` of the split."""
     begin, end = plan.large_begin[i], plan.large_end[i]
     while end - begin > 1:
         middle = (begin + end) // 2
@@ -274,11 +274,11 @@ def _set_item(plan, i, cursor, item, large, first_k, num, left):
 
 @njit
 def settle_large(plan, i, cursor, item):
-    """Moves the cursor to the next context of a readable row; True if there is one."""
+    """Moves the cursor to the next context of a readable row; returns whether there is one."""
     num = plan.large_end[i] - plan.large_begin[i]
     if num == 0:
         return False
-    # A lane that finds nothing for so long never will; with little weight a visit takes epochs.
+    # A limit for lanes without readable rows; with little weight, a visit may take epochs.
     visits = max(MIN_VISITS, plan.visits_end[i] - plan.visits_begin[i])
     until = cursor.large_epoch + 64 + np.int64(4 / visits)
     while cursor.large_epoch < min(until, plan.num_epochs):
@@ -301,7 +301,7 @@ def settle_large(plan, i, cursor, item):
 
 @njit
 def small_entry(plan, i, epoch, place):
-    """Returns the index into small_rows that a lane has at some place of an epoch."""
+    """Returns the lane's index into small_rows at a place of an epoch."""
     num = plan.small_end[i] - plan.small_begin[i]
     if plan.shuffle:
         place = permuted(place, num, _order_key(plan.seed, epoch, _SMALL_ORDER, plan.lane[i]))
@@ -310,17 +310,17 @@ def small_entry(plan, i, epoch, place):
 
 @njit
 def small_at(plan, i, epoch, place):
-    """Returns the small row that a lane has at some place of an epoch."""
+    """Returns the lane's small row at a place of an epoch."""
     return plan.small_rows[small_entry(plan, i, epoch, place)]
 
 
 @njit
 def settle_small(plan, i, cursor):
-    """Moves the cursor to the next readable small row; True if there is one."""
+    """Moves the cursor to the next readable small row; returns whether there is one."""
     num = plan.small_end[i] - plan.small_begin[i]
     if num == 0:
         return False
-    until = cursor.small_epoch + 128  # a row of the least weight comes once in 100 epochs
+    until = cursor.small_epoch + 128  # a row of minimal weight occurs once in 100 epochs
     while cursor.small_epoch < min(until, plan.num_epochs):
         if cursor.small_row == num:
             cursor.small_epoch += 1
@@ -338,14 +338,11 @@ def settle_small(plan, i, cursor):
 
 @kernel
 def list_small(plan, cursors, items, tokens, rows):
-    """Lists the small rows that the next crops may need, judged by their min number of tokens.
+    """Lists the small rows that the next crops may need; returns their number.
 
     Args:
       tokens: int32 [rows], the number of tokens of each row without timestamps.
       rows: int64 [large enough for all], filled; a row may be listed more than once.
-
-    Returns:
-      The number of rows listed.
     """
     count = 0
     for i in range(len(cursors)):
@@ -369,7 +366,7 @@ def list_small(plan, cursors, items, tokens, rows):
                 continue
             rows[count] = row
             count += 1
-            # How much is left of a row that the previous crop began is not known here.
+            # The rest of a row that the previous crop began has an unknown size.
             filled += 0 if is_begun else tokens[row] - 1
             is_begun = False
             if not plan.pack:
@@ -382,13 +379,7 @@ def list_small(plan, cursors, items, tokens, rows):
 
 @kernel
 def peek(plan, cursors, items, is_due):
-    """Finds the next item of each lane that is due; moves cursors past bad rows only.
-
-    Args:
-      cursors: CURSOR [lanes].
-      items: LANE_ITEM [lanes], filled.
-      is_due: bool [lanes].
-    """
+    """Fills `items`, LANE_ITEM [lanes], of due lanes with the next ones; skips bad rows."""
     for i in range(len(cursors)):
         cursor, item = cursors[i], items[i]
         if not is_due[i]:

@@ -1,10 +1,9 @@
-"""Mixtures: which of several datasets gives each example of a batch, by their weights.
+"""Mixtures: chooses the dataset of each example of a batch, by the datasets' weights.
 
-A weight is a share of the examples. All have crop_size tokens, so it is a share of the tokens, too,
-whatever the sizes of the datasets and of their rows. Nothing is drawn at random: the first n
-examples of a run hold a number of each dataset that follows from n and the weights alone, and which
-lanes they are rotates from step to step. So every part of a run has the proportions, every lane has
-them in the long run, and the assignment of a step needs no state: it is the same for any hosts.
+A weight is a share of the examples, and so of the tokens, for any sizes of datasets and rows.
+Nothing is random: the number of each dataset's examples among the first n of a run follows from n
+and the weights alone, and the lanes they go to rotate from step to step. So every part of a run
+and, in the long run, every lane has the proportions, and a step's assignment needs no state.
 """
 
 import functools
@@ -24,19 +23,14 @@ from training.rows.keyed_random import key_of
 from training.rows.row_table import ShardSet, find_shards
 
 _LOG = logging.getLogger("training")
-_LANES, _ROTATIONS = 6, 7  # keys below a seed; `lanes` has those below a seed and an epoch
+_LANES, _ROTATIONS = 6, 7  # purposes of keys below a seed; see also `lanes`
 
 
 class Assignment:
-    """Which dataset gives each example of each step.
+    """The dataset of each example of each step; only the ratios of the weights matter.
 
-    Of any number of consecutive batches, a dataset gives its weight times the number of examples,
-    off by less than the number of datasets minus one: with two datasets by less than one example.
-
-    Args:
-      weights: of the datasets; only their ratios matter.
-      batch_size: of the global batch.
-      seed: of the order of the lanes.
+    In any run of consecutive batches, a dataset's number of examples is its weight times the total,
+    within the number of datasets minus one: with two datasets, within one example.
     """
 
     def __init__(self, weights: Sequence[float], batch_size: int, seed: int):
@@ -45,7 +39,7 @@ class Assignment:
         self._weights = [int(weight * unit) for weight in exact]
         self._batch_size = batch_size
         self._seed = seed
-        # Neighbouring lanes, a host's, must not all turn to one dataset in the same step.
+        # A host's lanes are neighbours; they must not all switch to one dataset in the same step.
         self._places = np.array(_shuffled(batch_size, seed, _LANES))
 
     def __call__(self, step: int) -> np.ndarray:
@@ -53,12 +47,12 @@ class Assignment:
         size = self._batch_size
         ends = zip(self._counts(step * size), self._counts((step + 1) * size), strict=True)
         numbers = np.repeat(np.arange(len(self._weights)), [end - begin for begin, end in ends])
-        # Within each `size` steps a lane is once in every place.
+        # Every `size` steps, a lane is in every place once.
         rotation = _shuffled(size, self._seed, _ROTATIONS, step // size)[step % size]
         return numbers[(self._places + rotation) % size]
 
     def _counts(self, num_examples: int) -> list[int]:
-        """Returns how many of the first examples of a run are of each dataset."""
+        """Returns each dataset's number of examples among the first `num_examples` of a run."""
         counts: list[int] = []
         left, total = num_examples, sum(self._weights)
         for weight in self._weights:
@@ -73,11 +67,7 @@ def _shuffled(size: int, *key: int) -> list[int]:
 
 
 def checked_weights(files: Mapping[Any, Any]) -> dict[str, float]:
-    """Returns the weights of a mixture as a dictionary of their own.
-
-    Raises:
-      UsageError: there is no dataset, or a weight is not a number above 0.
-    """
+    """Returns a copy of the weights of a mixture; UsageError unless all are above 0."""
     if not files:
         raise UsageError('files is an empty mixture: name datasets, {"rows/a": 0.7, "rows/b": 0.3}')
     for name, weight in files.items():
@@ -93,14 +83,10 @@ def checked_weights(files: Mapping[Any, Any]) -> dict[str, float]:
 
 
 def parse_files(text: str) -> str | dict[str, float]:
-    """Reads the value of a key such as network_train_files.
+    """Parses the value of a key such as network_train_files; UsageError if it is malformed.
 
-    Args:
-      text: a path or a glob; a mixture as MaxText writes it, "rows/a,0.7;rows/b,0.3"; or one as a
-        JSON object, '{"rows/a": 0.7, "rows/b": 0.3}'.
-
-    Raises:
-      UsageError: a mixture cannot be read, or names a dataset twice.
+    Accepts a path or a glob; a mixture as MaxText writes it, "rows/a,0.7;rows/b,0.3"; or one as a
+    JSON object, '{"rows/a": 0.7, "rows/b": 0.3}'.
     """
     try:
         if text.lstrip().startswith("{"):
@@ -122,20 +108,15 @@ def parse_files(text: str) -> str | dict[str, float]:
 
 
 def check_single(files: str, program: str) -> None:
-    """Raises UsageError if `files` is a mixture, which a program does not take."""
+    """Raises UsageError if `files` is a mixture, which `program` does not support."""
     if not isinstance(parse_files(files), str):
         raise UsageError(f"{files} is a mixture: {program} takes one dataset, name one of them")
 
 
 def find_datasets(files: Any) -> list[ShardSet]:
-    """Finds the shards of one dataset, or of each dataset of a mixture.
+    """Finds the shards of one dataset, or of each dataset of a mixture (see `DataConfig.files`).
 
-    Args:
-      files: see `DataConfig`.
-
-    Raises:
-      ProbelineError: as `find_shards`.
-      UsageError: the datasets of a mixture share a shard, or are of different splits.
+    Raises UsageError if the datasets of a mixture share a shard, or are of different splits.
     """
     if not isinstance(files, Mapping):
         return [find_shards(files)]

@@ -1,12 +1,9 @@
 """Fills crops, each with one context of a large row or with as many small rows as fit.
 
-A segment is a stretch of a crop with tokens of one row. Within it, the target of each input is the
-next token. The last token is a target only: n tokens take n - 1 positions, and no target lies in
-another segment. Positions restart with every segment.
-
-An epoch has every measurement of a small row whole in exactly one crop. A measurement that is cut
-at the end of a crop is repeated, whole, in the next crop, where it begins a new segment with an
-absolute timestamp.
+A segment is a stretch of a crop with tokens of one row; its positions start at 0. The target of
+each input is the next token of the segment, so n tokens take n - 1 positions: the last is a target
+only. In an epoch, every measurement of a small row is whole in exactly one crop. A measurement cut
+at the end of a crop is repeated, whole, at the start of a new segment in the next crop.
 """
 
 from typing import Any, NamedTuple
@@ -44,7 +41,7 @@ class Crops(NamedTuple):
 
 
 def new_crops(num_lanes: int, crop_size: int) -> Crops:
-    """Returns crops that are all padding."""
+    """Returns crops of padding."""
     return Crops(*(np.zeros((num_lanes, crop_size), np.int32) for _ in Crops._fields))
 
 
@@ -61,7 +58,7 @@ def to_batch(crops: Crops) -> dict[str, np.ndarray]:
 
 
 def narrow(crops: Crops) -> Crops:
-    """Returns crops as uint16, without positions: less than half the bytes between processes."""
+    """Returns crops as uint16 without positions, to halve the bytes sent between processes."""
     inputs, targets, segmentation, _ = (values.astype(np.uint16) for values in crops)
     return Crops(inputs, targets, segmentation, inputs[:, :0])
 
@@ -84,8 +81,8 @@ def widen(inputs, targets, segmentation, crops, first):
 class RowBytes(NamedTuple):
     """The bytes of rows, for kernels.
 
-    Either some rows have bytes, and a layout each, or every row is compact and lies at its offset,
-    with its hash at the end (the column cache), which is compared when the row is first used.
+    Either the rows in `held` have bytes and a layout each, or every row is compact and at its
+    offset (the column cache), followed by its hash, which is checked when the row is first used.
     """
 
     raw: np.ndarray  # uint8, read-only
@@ -109,7 +106,7 @@ def _compare_hash(row_bytes, row):
 
 @njit
 def _has_bytes(row_bytes, row):
-    """Returns whether a row has bytes, and those that were written."""
+    """Returns whether a row has bytes and, in the cache, a matching hash."""
     if len(row_bytes.offsets):
         return row_bytes.is_checked[row] or _compare_hash(row_bytes, row)
     slot = np.searchsorted(row_bytes.held, row)
@@ -133,7 +130,7 @@ def _layout_of(row_bytes, row):
 def _put_segment(crops, i, at, segment, tokens, num_tokens):
     """Writes a segment from position `at` on; returns its end."""
     end = at + num_tokens - 1
-    # Slices: the compiler sees that no place is negative, and writes several at a time.
+    # With slices, the compiler knows that no index is negative, and vectorises the loop.
     inputs, targets = crops.inputs[i, at:end], crops.targets[i, at:end]
     segmentation, positions = crops.segmentation[i, at:end], crops.positions[i, at:end]
     for place in range(num_tokens - 1):
@@ -179,8 +176,7 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
 def pack_small(plan, cursors, items, row_bytes, crops, scratch):
     """Fills the crops of lanes whose next item is a group of small rows, and moves their cursors.
 
-    Returns:
-      A row that has no bytes or is damaged, the crops are then incomplete; else -1.
+    Returns a row without bytes or with damaged ones, with the crops incomplete; else -1.
     """
     for i in range(len(cursors)):
         if items[i].kind == SMALL:
@@ -192,11 +188,7 @@ def pack_small(plan, cursors, items, row_bytes, crops, scratch):
 
 @kernel
 def draw_large(plan, items, row_bytes, crops, scratch):
-    """Draws contexts of large rows from the rows' bytes into the crops of lanes that need one.
-
-    Returns:
-      As `pack_small`.
-    """
+    """Draws contexts of large rows into the crops of lanes that need one; as `pack_small`."""
     for i in range(len(items)):
         item = items[i]
         if item.kind != LARGE:
@@ -220,11 +212,7 @@ def put_contexts(contexts, facts, lanes, crops):
 
 @kernel
 def pad_small(raw, layout, src, key, drawing, scratch, crops):
-    """Writes a small row without others to as many crops as it takes.
-
-    Returns:
-      The number of crops, or DAMAGED if the row's bytes cannot be right.
-    """
+    """Writes a single small row to as many crops as it needs; returns their number or DAMAGED."""
     count, limit = layout.num_measurements, drawing.num_tokens
     draw_all(count, key, drawing, scratch)
     begin = num_crops = 0

@@ -1,4 +1,4 @@
-"""From the rows of a split to the lanes of a host, and to the number of batches of some epochs."""
+"""Deals the rows of a split to the lanes of a host, and bounds the number of batches of epochs."""
 
 import dataclasses
 import math
@@ -30,17 +30,13 @@ from training.tokens.tokenizer import (
     MAX_MEASUREMENT_TOKENS,
 )
 
-# The arrays of a plan that are as long as there are rows.
+# The arrays of a plan whose length depends on the number of rows.
 _DEALT = ("large_rows", "visits", "small_rows", "small_copy", "small_weight")
 _RESTART_TOKENS = ABS_TOKENS - DELTA1_TOKENS  # the extra cost of a new segment's first timestamp
 
 
 def deal(rows: RowTable, config: DataConfig) -> Plan:
-    """Deals all rows of a split to the lanes of the global batch.
-
-    Raises:
-      UsageError: the rows do not suit the config, or do not suffice for its batch.
-    """
+    """Deals a split's rows to the lanes of the global batch; UsageError if they do not suffice."""
     is_by_probe, is_weighted = config.sampler == "windows", bool(config.row_weights)
     shares = (
         _deal_probes(rows, config)
@@ -83,10 +79,9 @@ def deal(rows: RowTable, config: DataConfig) -> Plan:
 
 
 class _Shares(NamedTuple):
-    """What is dealt, and to which lane: the first arrays as in `Plan`.
+    """The dealt rows and their lanes; fields as in `Plan` except the bounds.
 
-    Attributes:
-      visits_bounds, small_bounds: [lanes + 1], the visits and small rows before each lane.
+    `visits_bounds` and `small_bounds`, [lanes + 1], are the visits and small rows before each lane.
     """
 
     large_rows: np.ndarray
@@ -99,7 +94,7 @@ class _Shares(NamedTuple):
 
 
 def _deal_rows(rows: RowTable, config: DataConfig) -> _Shares:
-    """Gives lanes equally many contexts of large rows, and about as many tokens of small ones."""
+    """Gives each lane equally many contexts of large rows, and similar tokens of small ones."""
     num_large = int(np.count_nonzero(rows.untimed_tokens > config.crop_size))
     large_rows, visits = np.empty(num_large, np.int32), np.zeros(num_large + 1)
     small_rows = np.empty(len(rows) - num_large, np.int32)
@@ -139,7 +134,7 @@ def _part_by_size(untimed_tokens, n_measurements, limits, large_rows, visits, sm
 
 @kernel
 def _find_bounds(untimed_tokens, small_rows, shares, bounds):
-    """Fills the number of small rows whose middle token lies before each share."""
+    """Fills the number of small rows whose middle token is before each share."""
     lane, end = 0, 0
     for place in range(len(small_rows)):
         tokens = untimed_tokens[small_rows[place]]
@@ -150,7 +145,7 @@ def _find_bounds(untimed_tokens, small_rows, shares, bounds):
 
 
 def _deal_weighted(rows: RowTable, config: DataConfig) -> _Shares:
-    """Deals as `_deal_rows`, but each row as often as its weight says."""
+    """Deals as `_deal_rows`, with each row repeated according to its weight."""
     weights = row_weights(rows, config.row_weights).astype(np.float32)
     is_large, is_used = rows.untimed_tokens > config.crop_size, weights > 0
     large_rows, small_rows = np.flatnonzero(is_large & is_used), np.flatnonzero(~is_large & is_used)
@@ -174,7 +169,7 @@ def _deal_weighted(rows: RowTable, config: DataConfig) -> _Shares:
 
 
 def _deal_probes(rows: RowTable, config: DataConfig) -> _Shares:
-    """Gives every probe, with all of its rows, to one lane; a row's visits follow its weight."""
+    """Gives each probe's rows to a single lane; a row's visits are proportional to its weight."""
     order = np.lexsort([rows.row_index, rows.src_id])
     weights = (_weights(rows, config.weights) * row_weights(rows, config.row_weights))[order]
     visits = np.concatenate([[0.0], np.cumsum(weights * (len(rows) / (weights.sum() or 1)))])
@@ -186,7 +181,7 @@ def _deal_probes(rows: RowTable, config: DataConfig) -> _Shares:
             f"batch_size is {config.batch_size}, more than the {len(starts)} probes of the data, "
             "and sampler=windows has a different probe in each example: use a smaller batch_size"
         )
-    # A lane begins at the probe nearest to its share, and has one probe at least.
+    # A lane begins at the probe nearest to its share, and has at least one probe.
     wanted = np.searchsorted(visits[starts], np.linspace(0, len(rows), config.batch_size + 1))
     lanes = np.arange(config.batch_size + 1)
     bounds = np.maximum.accumulate(wanted - lanes) + lanes
@@ -215,7 +210,7 @@ def _weights(rows: RowTable, weights: str | Sequence[float]) -> np.ndarray:
 
 
 def _check_lanes(plan: Plan) -> None:
-    """Raises UsageError if a lane has nothing to give, or next to nothing."""
+    """Raises UsageError if a lane has no rows, or almost no weight."""
     visits = plan.visits_end - plan.visits_begin
     is_light = (visits < MIN_VISITS) & (visits > 0)
     if is_light.any():
@@ -233,11 +228,7 @@ def _check_lanes(plan: Plan) -> None:
 
 
 def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
-    """Returns the config with its batch halved until the rows suffice for every example.
-
-    Raises:
-      UsageError: the rows do not suit the config with a batch of one, either.
-    """
+    """Halves the config's batch until the rows suffice for it; UsageError if they never do."""
     while True:
         try:
             deal(rows, config)
@@ -254,15 +245,8 @@ def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
 class HostPlan:
     """The rows of a split and the lanes of the global batch, for a host and its workers.
 
-    It is made once a host. Its arrays are in temporary files, so that workers share them, and a
-    process has in memory only what its lanes touch.
-
-    Args:
-      shards: of one dataset, whose row index is read.
-
-    Raises:
-      ProbelineError: as `load_rows`, or the files cannot be written.
-      UsageError: as `deal`.
+    Made once per host. Its arrays are in temporary files, so that workers share them, and a process
+    loads only the pages that its lanes touch.
     """
 
     def __init__(self, shards: ShardSet, config: DataConfig):
@@ -283,7 +267,7 @@ class HostPlan:
         self._dealt = MappedArrays(sizes)
         for name, values in dealt.items():
             self._dealt.write(name, 0, values)
-        # What is pickled for a worker has none of them.
+        # Omitted from the plan that is pickled for workers.
         of_rows = ("identity", "src_hi", "src_lo", "is_bad", *dealt)
         self._plan = plan._replace(**{name: getattr(plan, name)[:0].copy() for name in of_rows})
 
@@ -303,7 +287,7 @@ class HostPlan:
         )
 
     def count_batches(self, config: DataConfig, first_epoch: int) -> int | None:
-        """Returns what `count_batches` does, for all lanes."""
+        """Calls `count_batches` with all lanes."""
         all_lanes = range(config.batch_size)
         return count_batches(self.rows(), self.plan(all_lanes), config, first_epoch)
 
@@ -312,21 +296,17 @@ class HostPlan:
 
 
 def count_batches(rows: RowTable, plan: Plan, config: DataConfig, first_epoch: int) -> int | None:
-    """Returns a number of batches that surely holds the epochs from one on; None for no end.
+    """Returns an upper bound on the batches of the epochs from `first_epoch` on; None if endless.
 
-    Hosts must agree on it, and how well small rows pack is known only when they are read. So the
-    crops of a lane are bounded: exactly for large rows; for small ones by what rows.parquet says
-    of them, as if every crop lost as much as it can.
-
-    Args:
-      plan: of all lanes.
+    Hosts must agree on it, and how well small rows pack is known only when they are read. So crops
+    are counted for large rows and bounded for small ones, as if each lost as much as possible.
     """
     if config.num_epochs is None:
         return None
     crops = np.zeros(config.batch_size)
-    # Crops before each small row, positions if packed.
+    # Crops before each small row, or positions if packed.
     totals = np.zeros(len(plan.small_rows) + 1, np.int64)
-    # The positions of a crop that new tokens take at least: less one measurement, cut at its end.
+    # The min positions of a crop for new tokens: less one measurement, cut at its end.
     has_ipv6 = bool(rows.num_ipv6.any() or rows.src_is_ipv6.any())
     largest = MAX_MEASUREMENT_TOKENS if has_ipv6 else MAX_MEASUREMENT_TOKENS - 2 * 12
     per_crop = config.crop_size - (largest - 1) - _RESTART_TOKENS
@@ -343,10 +323,10 @@ def count_batches(rows: RowTable, plan: Plan, config: DataConfig, first_epoch: i
 
 @kernel
 def _add_positions(epoch, plan, of_rows, divisor, totals):
-    """Adds to totals[i + 1] a bound of the positions, over `divisor`, of small rows up to i.
+    """Adds to totals[i + 1] a bound on the positions, over `divisor`, of small rows up to i.
 
     Only the number of a row's timestamps is known. Within a span of seconds, at most span / 256 of
-    them are 256 seconds or more after the one before; the same for differences beyond 32 bits.
+    them are 256 seconds or more after the previous one; similarly for differences beyond 32 bits.
     """
     n_measurements, untimed_tokens, first_second, last_second = of_rows
     stream = np.empty(1, np.uint64)

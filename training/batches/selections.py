@@ -1,12 +1,12 @@
-"""Weights of rows by probe, address family and time: how often a row comes in an epoch.
+"""Weights of rows by probe, address family and time: how often a row occurs in an epoch.
 
   {"family": {"ipv4": 1, "ipv6": 3},
    "probe": {"192.0.2.1": 2},
    "period": [["2024-01-01", "2024-07-01", 0.5]]}
 
-A row's weight is the product of what each of the three says of it, 1 if it says nothing. Only the
-row index is needed for it, and nothing is copied: the plan has a large row's contexts, or a small
-row, so many times. A row is of a period if it begins in it.
+A row's weight is the product of its weights in the three selections, by default 1. It needs only
+the row index, and nothing is copied: the plan repeats a large row's contexts, or a small row. A row
+belongs to a period if it begins in it.
 """
 
 import math
@@ -21,18 +21,14 @@ import numpy as np
 from beam_pipeline.errors import UsageError
 from training.rows.row_table import RowTable
 
-MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # of a row that is used at all
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0  # of a row that is used
 _FAMILIES = ("ipv4", "ipv6")
 _EXAMPLE = '{"family": {"ipv6": 3}}'
 _WORD = 1 << 64
 
 
 def checked_selections(weights: Any) -> dict[str, Any]:
-    """Returns selections as plain values for JSON.
-
-    Raises:
-      UsageError: a selection, an address, a time or a weight cannot be read.
-    """
+    """Returns selections as plain values for JSON; UsageError if one is invalid."""
     if not isinstance(weights, Mapping):
         raise UsageError(f"row_weights are {weights!r}: give selections, {_EXAMPLE}")
     if unknown := sorted(set(map(str, weights)) - {"family", "probe", "period"}):
@@ -59,14 +55,9 @@ def checked_selections(weights: Any) -> dict[str, Any]:
 
 
 def row_weights(rows: RowTable, selections: Mapping[str, Any]) -> np.ndarray:
-    """Returns the weight of each row: float64 [rows].
+    """Returns the weight of each row, float64 [rows], given the result of `checked_selections`.
 
-    Args:
-      rows: with `first_second` if there is a period.
-      selections: of `checked_selections`.
-
-    Raises:
-      UsageError: a product of weights is too small or too large, or all are 0.
+    Raises UsageError if a product of weights is too small or too large, or all are 0.
     """
     values = np.ones(len(rows))
     if family := selections.get("family"):
@@ -76,7 +67,7 @@ def row_weights(rows: RowTable, selections: Mapping[str, Any]) -> np.ndarray:
     in_period = np.zeros(len(rows), bool)
     for begin, end, weight in selections.get("period", ()):
         is_new = (rows.first_second >= _second(begin)) & (rows.first_second < _second(end))
-        is_new &= ~in_period  # the first period that a row is of
+        is_new &= ~in_period  # the first matching period counts
         values[is_new] *= weight
         in_period |= is_new
     used = values[values > 0]

@@ -1,8 +1,8 @@
-"""Feeds lanes straight from the shards and keeps tokens, not rows.
+"""Feeds lanes directly from the shards and keeps tokens, not rows.
 
 When the first context of a large row is due, the row is read once and all contexts that lanes of
 this process need are drawn. They are kept, 2 KiB each; the row, up to 8 MiB, is not. Small rows of
-mapped shards are copied for each batch; others are kept as they were read until they are packed.
+mapped shards are copied for each batch; others are kept as read until they are packed.
 """
 
 import collections
@@ -35,28 +35,19 @@ _DAMAGED = "a destination is no IP address"
 
 
 class _Share(NamedTuple):
-    """A lane's contexts of a row in an epoch, from first_k on.
-
-    Attributes:
-      contexts, facts: as `draw_contexts` fills them.
-      left: the lines that have not been given.
-      window: the lane's window that the row was read for; -1 if it was read for another lane.
-    """
+    """A lane's contexts of a row in an epoch, from first_k on."""
 
     first_k: int
-    contexts: np.ndarray
+    contexts: np.ndarray  # filled by `draw_contexts`, like facts
     facts: np.ndarray
-    left: set[int]
-    window: int
+    left: set[int]  # indices of unused contexts
+    window: int  # the lane's window that the row was read for; -1 if read for a different lane
 
 
 class ShardStore:
     """The rows and contexts that the lanes of one process hold in memory.
 
-    Args:
-      reader: of the rows of the split.
-      skip_bad_rows: note unusable rows in `plan.is_bad` and `bad_rows` instead of raising.
-      executor: reads rows in parallel, if given.
+    With `skip_bad_rows`, unusable rows are noted in `plan.is_bad` and `bad_rows` instead of raised.
     """
 
     def __init__(
@@ -68,7 +59,7 @@ class ShardStore:
         self._skip_bad_rows = skip_bad_rows
         self._map = executor.map if executor else map
         num_tokens, num_lanes = plan.drawing.num_tokens, len(plan.lane)
-        # For each lane, by row and epoch.
+        # Per lane, by row and epoch.
         self._drawn: list[dict[tuple[int, int], _Share]] = [{} for _ in plan.lane]
         self._windows = np.full((num_lanes, 2), -1, np.int64)  # the lanes' (epoch, window)
         self._local = threading.local()
@@ -79,15 +70,7 @@ class ShardStore:
         self._listed = np.empty(num_lanes * per_lane, np.int64)
 
     def load(self, items: np.ndarray, cursors: np.ndarray) -> bool:
-        """Reads the rows that the next crops need; returns False if one of them is bad.
-
-        Args:
-          items: LANE_ITEM [lanes].
-          cursors: CURSOR [lanes].
-
-        Raises:
-          BadRowError: a row cannot be used and `skip_bad_rows` is False.
-        """
+        """Reads the rows that the next crops need; returns False if one of them is bad."""
         self._forget_windows(cursors)
         large: dict[tuple[int, int], list[_Share]] = {}
         self._due = list(_contexts(items))
@@ -147,7 +130,7 @@ class ShardStore:
             located = locate(row)
         except BadRowError as error:
             return error
-        # Any bytes are an address of a compact row.
+        # In a compact row, any bytes are a valid address.
         columns = located.columns
         if checks_all and columns.layout.kind == ARROW and not are_readable(*columns):
             return self._reader.bad_row(row, _DAMAGED)
@@ -167,7 +150,7 @@ class ShardStore:
         self._windows = windows
 
     def _add_shares(self, lane: int, item: "_Context") -> list[_Share]:
-        """Makes room for a row that `lane` needs, and for other lanes here that share it."""
+        """Allocates the contexts of a row for `lane` and other lanes here that share the row."""
         shares = [(lane, item.first_k, item.num_contexts)]
         if item.is_shared:
             shares = shares_of(self._plan, item.large, item.epoch).tolist()
@@ -175,7 +158,7 @@ class ShardStore:
         for other, first_k, num in shares:
             drawn, key = self._drawn[other], (item.row, item.epoch)
             epoch, window = self._windows[other].tolist()
-            # A lane that is further behind would hold the contexts for too long.
+            # A lane further behind would hold the contexts for too long.
             if num > 0 and key not in drawn and epoch in (item.epoch, item.epoch - 1):
                 drawn[key] = _Share(
                     first_k,
@@ -188,12 +171,12 @@ class ShardStore:
         return taken
 
     def _draw(self, key: tuple[int, int], shares: list[_Share]) -> BadRowError | None:
-        """Reads a row and draws its contexts; returns why that fails, if it does."""
+        """Reads a row and draws its contexts; returns the error if that fails."""
         (row, epoch), plan = key, self._plan
         if not hasattr(self._local, "scratch"):
             self._local.scratch = new_scratch(plan.drawing.num_tokens)
-        # Hosts draw different contexts, which may or may not meet the damage. Only a check of the
-        # whole row makes all of them skip the same rows.
+        # Hosts draw different contexts, which may miss the damage. Only a check of the whole row
+        # makes all hosts skip the same rows.
         columns, ranks = self._gathered.columns(row), NO_RANKS
         if columns is None:
             located = self._read(row, self._reader.locate_in_place, self._skip_bad_rows)
@@ -214,7 +197,7 @@ class ShardStore:
         return self._read(row, self._reader.locate)
 
     def _join_small(self) -> RowBytes:
-        """Returns all small rows that `load` has read, and their bytes one after the other."""
+        """Returns all small rows that `load` has read, with their bytes concatenated."""
         gathered, held = self._gathered, list(self._small.values())
         rows = np.concatenate([gathered.rows, np.fromiter(self._small, np.int64)])
         raw, layouts = gathered.raw, gathered.layouts
@@ -233,6 +216,6 @@ _Context = collections.namedtuple("_Context", LANE_ITEM.names or ())
 
 
 def _contexts(items: np.ndarray) -> Iterator[tuple[int, _Context]]:
-    """Yields the lanes whose next item is a context of a large row, and the context."""
+    """Yields (lane, context) for lanes whose next item is a context of a large row."""
     lanes = np.flatnonzero(items["kind"] == LARGE)
     return zip(lanes.tolist(), map(_Context._make, items[lanes].tolist()))

@@ -1,4 +1,4 @@
-"""States of iterators: as JSON, checked against a dataset, and shared among other hosts."""
+"""States of iterators: as JSON, checked against a dataset, and resharded for other hosts."""
 # The arguments of kernels get their types from numba.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -22,29 +22,17 @@ _CURE = "restore it as it was saved, or start a new run"
 
 @dataclass(frozen=True)
 class HostState:
-    """The positions of a host's lanes between two batches.
+    """The positions of a host's lanes between two batches."""
 
-    Attributes:
-      cursors: CURSOR [datasets, lanes].
-      step: number of batches given.
-      first_epoch, first_step: all lanes began this epoch at this step.
-      skipped: (dataset, shard, position) of rows that were skipped.
-      has_ended: whether the last batch has been given.
-    """
-
-    cursors: np.ndarray
-    step: int = 0
-    first_epoch: int = 0
+    cursors: np.ndarray  # CURSOR [datasets, lanes]
+    step: int = 0  # number of batches yielded
+    first_epoch: int = 0  # all lanes began this epoch at first_step
     first_step: int = 0
-    skipped: frozenset[tuple[int, int, int]] = frozenset()
-    has_ended: bool = False
+    skipped: frozenset[tuple[int, int, int]] = frozenset()  # rows: (dataset, shard, position)
+    has_ended: bool = False  # whether the last batch has been yielded
 
     def to_json(self, config: DataConfig, data: Sequence[str]) -> dict[str, Any]:
-        """Returns the state for JSON; a few dozen bytes for each lane and dataset.
-
-        Args:
-          data: the fingerprints of the datasets.
-        """
+        """Returns the state for JSON; `data` are the fingerprints of the datasets."""
         return {
             "format": _FORMAT,
             "fingerprint": config.fingerprint,
@@ -67,9 +55,9 @@ class HostState:
 
     @staticmethod
     def from_json(values: dict[str, Any], config: DataConfig, data: Sequence[str]) -> "HostState":
-        """Inverts `to_json`; a run of more epochs continues where one of fewer has ended.
+        """Inverts `to_json`; a run of more epochs continues where one of fewer ended.
 
-        The weights of a mixture are no part of a state. A dataset that it does not know begins.
+        The weights of a mixture are not part of a state. A dataset not in the state starts afresh.
 
         Raises:
           ProbelineError: the state belongs to other data, another configuration or other lanes.
@@ -171,7 +159,7 @@ def _check_state(state: Any, fingerprint: str) -> None:
 
 
 def check_cursors(plan: Plan, cursors: np.ndarray, n_measurements: np.ndarray) -> None:
-    """Raises ProbelineError if a cursor is at a place that the lane does not have."""
+    """Raises ProbelineError if a cursor is out of its lane's range."""
     if (i := _find_impossible(plan, cursors, n_measurements)) >= 0:
         raise ProbelineError(
             f"the iterator's state is damaged: the cursor of lane {plan.lane[i]} is "
@@ -201,14 +189,14 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
     """Divides the states of all hosts of a run among a different number of hosts.
 
     Args:
-      states: of every host at one step, in any order.
+      states: the states of all hosts at one step, in any order.
       host_count: the new number of hosts.
 
     Returns:
-      The state of each of the new hosts, by host_index.
+      The state of each new host, by host_index.
 
     Raises:
-      ProbelineError: states are missing, are of different steps or runs, or cannot be shared.
+      ProbelineError: states are missing, are of different steps or runs, or cannot be divided.
 
     Example:
 
@@ -252,7 +240,7 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
 
 
 def _join(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Joins what the states of all hosts, in order, say of one dataset."""
+    """Joins the states of one dataset from all hosts, given in order."""
     skipped = {tuple(row) for part in parts for row in part["skipped_rows"]}
     return {
         **parts[0],

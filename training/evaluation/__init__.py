@@ -1,5 +1,5 @@
-"""The evaluation of a trained model: what `training.evaluate` measures and shows.
+"""The evaluation of a trained model by `training.evaluate`.
 
-`examples` draws the contexts, `predictions` asks the model; `losses`, `rtt` and `baselines` turn
+`examples` draws the contexts, `predictions` queries the model; `losses`, `rtt` and `baselines` turn
 its answers into `results`; `report` prints and draws.
 """

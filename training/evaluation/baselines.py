@@ -4,8 +4,8 @@
   context median   the median of all earlier RTTs to the destination in the segment
   destination      the destination's median in the training split
 
-The first two fall back to the third, and that to the median of all training RTTs. Of the training
-split they use a sample of rows and of measurements in each. Of a segment they see only what
+The first two fall back to the third, and that to the median of all training RTTs. They use a sample
+of rows of the training split, and of measurements in each row. Of a segment they see only what
 precedes the query, through `look_back`.
 """
 
@@ -25,50 +25,36 @@ from training.extent import EvaluationExtent
 from training.rows.measurement_at import dst_at, rtt_code_at
 from training.rows.shard_reader import ShardReader
 
-_MAX_MEASUREMENTS = 1000  # of a row
-_MAX_BYTES = 1 << 30  # that are read
+_MAX_MEASUREMENTS = 1000  # per row
+_MAX_BYTES = 1 << 30  # read in total
 _SAMPLE = np.dtype([("dst_hi", np.uint64), ("dst_lo", np.uint64), ("code", np.uint16)])
 
 
 class Baselines(NamedTuple):
-    """What the baselines predict for the queries, and from how much data.
+    """The baselines' predictions for the queries, and the size of their training sample."""
 
-    Attributes:
-      predicted_ms: by name, [queries]; empty if the sample has no answered ping.
-      is_repeat: whether the destination occurs earlier in the segment, bool [queries].
-      num_rows, num_rtts: of the sample of the training split.
-    """
-
-    predicted_ms: dict[str, np.ndarray]
-    is_repeat: np.ndarray
+    predicted_ms: dict[str, np.ndarray]  # by name, [queries]; empty without answered pings
+    is_repeat: np.ndarray  # whether the destination occurs earlier in the segment
     num_rows: int
     num_rtts: int
 
 
 class Sample(NamedTuple):
-    """Answered pings of the training split: arrays [rtts].
+    """Answered pings of the training split: arrays [rtts]."""
 
-    Attributes:
-      row: the number of the row, int64.
-      destination: the number of the destination, int64.
-      rtt_ms: float64.
-      destinations: the addresses by number, binary of 16 bytes.
-      num_rows: rows read.
-    """
-
-    row: np.ndarray
-    destination: np.ndarray
-    rtt_ms: np.ndarray
-    destinations: pa.Array
-    num_rows: int
+    row: np.ndarray  # int64, number of the row
+    destination: np.ndarray  # int64, index into destinations
+    rtt_ms: np.ndarray  # float64
+    destinations: pa.Array  # addresses, binary of 16 bytes
+    num_rows: int  # rows read
 
     def numbers_of(self, measurements: np.ndarray) -> np.ndarray:
         """Returns the numbers of the destinations of `kinds.MEASUREMENT`s, −1 if unknown."""
         return _numbers(_addresses(measurements), self.destinations)
 
 
-# Further baselines: they take the sample, the training split, measurements, queries and a seed, and
-# return predictions in ms by name, NaN where there is none.
+# Additional baselines: a function of the sample, training split, measurements, queries and seed
+# that returns predictions in ms by name, NaN where there is none.
 MoreBaselines = Callable[[Sample, Split, np.ndarray, np.ndarray, int], Mapping[str, np.ndarray]]
 
 
@@ -79,15 +65,9 @@ def predict_baselines(
     extent: EvaluationExtent,
     more: MoreBaselines | None = None,
 ) -> Baselines:
-    """Predicts the RTTs of queries without a model.
+    """Predicts the RTTs of queries, int64 indices into `kinds.MEASUREMENT` of whole segments.
 
-    Args:
-      measurements: `kinds.MEASUREMENT`, of whole segments.
-      queries: int64 [queries], numbers of the queries among them.
-      more: further baselines; NaN falls back to the destination's median.
-
-    Raises:
-      ProbelineError: a training row cannot be read.
+    NaN of `more` falls back to the destination's median.
     """
     history = look_back(measurements, queries)
     sample = draw_sample(train, extent)
@@ -111,7 +91,7 @@ def predict_baselines(
 
 
 def grouped_medians(keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the distinct keys, ascending, and the median of the values of each."""
+    """Returns the distinct keys, ascending, and the median of each key's values."""
     order = np.lexsort([values, keys])
     values = values[order]
     found, begins = np.unique(keys[order], return_index=True)
@@ -120,7 +100,7 @@ def grouped_medians(keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, n
 
 
 def medians_of(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Returns the median of the values with each wanted key, NaN where there are none."""
+    """Returns the median of the values of each wanted key, NaN where there are none."""
     found, medians = grouped_medians(keys, values)
     places = np.minimum(np.searchsorted(found, wanted), len(found) - 1)
     return np.where(found[places] == wanted, medians[places], np.nan)
@@ -130,25 +110,15 @@ def medians_of(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.n
 
 
 class History(NamedTuple):
-    """What precedes queries in their segments: arrays [queries].
+    """What precedes queries in their segments: arrays [queries]."""
 
-    Attributes:
-      last_ms, median_ms: of earlier answered pings to the destination, NaN if there are none.
-      is_repeat: whether the destination was pinged before.
-    """
-
-    last_ms: np.ndarray
-    median_ms: np.ndarray
-    is_repeat: np.ndarray
+    last_ms: np.ndarray  # of earlier answered pings to the destination, or NaN
+    median_ms: np.ndarray  # the same
+    is_repeat: np.ndarray  # whether the destination was pinged before
 
 
 def look_back(measurements: np.ndarray, queries: np.ndarray) -> History:
-    """Collects what precedes queries in their segments.
-
-    Args:
-      measurements: `kinds.MEASUREMENT`, of whole segments.
-      queries: int64, numbers of the queries among them.
-    """
+    """Collects what precedes queries, indices into `kinds.MEASUREMENT` of whole segments."""
     rtt_ms = decode_rtt(measurements["code"]).astype(np.float64)
     history = History(
         np.full(len(queries), np.nan), np.full(len(queries), np.nan), np.zeros(len(queries), bool)
@@ -180,11 +150,7 @@ def _look_back(measurements, rtt_ms, queries, last_ms, median_ms, is_repeat, see
 
 
 def draw_sample(train: Split, extent: EvaluationExtent) -> Sample:
-    """Draws rows of the training split, at most _MAX_BYTES, and measurements of each.
-
-    Raises:
-      ProbelineError: a row cannot be read.
-    """
+    """Draws rows of the training split, at most _MAX_BYTES, and measurements of each."""
     rng = np.random.default_rng(extent.seed)
     drawn = rng.permutation(len(train.rows))[: extent.num_train_rows]
     num_within = int(np.searchsorted(train.rows.num_bytes[drawn].cumsum(), _MAX_BYTES, "right"))
@@ -206,11 +172,11 @@ def draw_sample(train: Split, extent: EvaluationExtent) -> Sample:
 
 
 def _sample_row(reader: ShardReader, row: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns destinations and RTTs of some measurements of a row: _SAMPLE."""
+    """Returns destinations and RTTs of a sample of a row's measurements: _SAMPLE."""
     columns = reader.locate(row).columns
     n = columns.layout.num_measurements
     sample = np.zeros(min(n, _MAX_MEASUREMENTS), _SAMPLE)
-    # A random one of each stretch: evenly spaced ones could all be to one destination.
+    # One random place per stretch: evenly spaced ones could all have one destination.
     places = (np.arange(len(sample)) + rng.random(len(sample))) * n / len(sample)
     if not _read_measurements(*columns, np.minimum(places.astype(np.int64), n - 1), sample):
         raise reader.bad_row(row, "a destination is damaged")

@@ -19,7 +19,7 @@ from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of a split, or of some of its shards; `files` is what `build_dataset` takes."""
+    """The rows of a split, or of some of its shards; `files` as in `DataConfig`."""
 
     files: str
     shards: ShardSet
@@ -39,12 +39,8 @@ class Examples(NamedTuple):
 def open_splits(data: str) -> tuple[Split, Split]:
     """Opens the split to evaluate and the training split.
 
-    Args:
-      data: a dataset's folder (its test split), a split's, or a glob of shards.
-
-    Raises:
-      ProbelineError: there is no such finished dataset, or one of the splits has no rows.
-      UsageError: a mixture is named.
+    `data` is a dataset's folder (its test split), a split's, or a glob of shards. Raises
+    ProbelineError if one of the splits has no rows, UsageError for a mixture.
     """
     check_single(data, "training.evaluate")
     dataset = open_dataset(data)
@@ -64,7 +60,7 @@ def _open_split(files: str) -> Split:
 
 
 class TrainedContexts(Protocol):
-    """How a model was trained, and so which contexts it is evaluated on."""
+    """The kind of contexts that a model was trained on, and so is evaluated on."""
 
     @property
     def crop_size(self) -> int: ...
@@ -83,12 +79,9 @@ def take_batches(
     extent: EvaluationExtent,
     **drawn: Any,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields batches of a split with at least `num_contexts` examples together.
+    """Yields batches of a split with at least `num_contexts` examples in total.
 
-    `drawn` are fields of DataConfig, where they differ from the defaults.
-
-    Raises:
-      UsageError: the rows are too few for an example of that crop size.
+    `drawn` are fields of DataConfig that differ from the defaults.
     """
     config = DataConfig(
         split.files,
@@ -110,7 +103,7 @@ def take_batches(
 def draw_examples(
     split: Split, trained: TrainedContexts, extent: EvaluationExtent, **drawn: Any
 ) -> Examples:
-    """Draws the examples that are evaluated; `drawn` as in `take_batches`."""
+    """Draws the examples to evaluate; `drawn` as in `take_batches`."""
     batches = list(take_batches(split, trained, extent.num_contexts, extent, **drawn))
     inputs, targets, positions, segmentation = (
         np.concatenate([batch[name] for batch in batches])

@@ -1,7 +1,7 @@
-"""Loss in bits by kind of token and by timestamp mode, beside that of two unigrams.
+"""Loss in bits by kind of token and by timestamp mode, next to those of two unigrams.
 
-One unigram has the frequency of each token in the training split; the other one also has each
-token's kind, which a model has to find out.
+One unigram has the frequency of each token in the training split; the other also knows each token's
+kind, which a model has to infer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ _SMOOTHING = 0.01  # added to every count
 
 @dataclass(frozen=True)
 class Loss:
-    """Mean bits per token of a class of tokens: the model's, and both unigrams'."""
+    """Mean bits per token of a class of tokens, for the model and both unigrams."""
 
     name: str
     num_tokens: int
@@ -30,7 +30,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Losses:
-    """Losses of all tokens and of each class that occurs."""
+    """Losses of all tokens and of each class present."""
 
     overall: Loss
     kinds: list[Loss]
@@ -38,7 +38,7 @@ class Losses:
 
 
 class Unigrams(NamedTuple):
-    """Bits of each token: by kind, float64 [kinds, 267], and whatever its kind, [267]."""
+    """Bits of each token: by kind, float64 [kinds, 267], and for all kinds, [267]."""
 
     of_kind: np.ndarray
     of_all: np.ndarray
@@ -59,12 +59,7 @@ def _bits(counts: np.ndarray) -> np.ndarray:
 def summarise_losses(
     bits: np.ndarray, targets: np.ndarray, parsed: Parsed, unigrams: Unigrams
 ) -> Losses:
-    """Takes means over all targets except padding.
-
-    Args:
-      bits: of the model, float32 [n, crop_size].
-      targets: int32 [n, crop_size].
-    """
+    """Averages over all targets, int32 [n, crop_size], except padding."""
     is_token = parsed.kinds != NOTHING
     tokens, kinds, modes = targets[is_token], parsed.kinds[is_token], parsed.modes[is_token]
     values = (bits[is_token], unigrams.of_kind[kinds, tokens], unigrams.of_all[tokens])

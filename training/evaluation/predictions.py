@@ -2,10 +2,10 @@
 
 There are two kinds of passes, with arrays of one shape. The causal pass over the unchanged examples
 gives every loss, an RTT's first byte, and its second byte after the true first one. The second byte
-after a different first byte takes a what-if pass:
+after a different first byte needs a what-if pass:
 
-    … RTT_START  first byte  second byte  …      the example
-    … RTT_START  different   padding      …      what if; the prediction at `different` counts
+  … RTT_START  first byte  second byte  …      the example
+  … RTT_START  different   padding      …      what if; the prediction at `different` counts
 """
 
 import math
@@ -22,14 +22,7 @@ Advance = Callable[[float], None]
 
 
 class Predictor(TrainedContexts, Protocol):
-    """A trained model: tokens in, the next token's distribution out.
-
-    Attributes:
-      crop_size: tokens of the examples that it was trained on.
-      fixed_order_share, log_rtt: of the contexts that it was trained on, see `DataConfig`.
-      step: steps of training.
-      description: run and size, for people.
-    """
+    """A trained model: tokens in, the next token's distribution out."""
 
     @property
     def step(self) -> int: ...
@@ -43,39 +36,22 @@ class Predictor(TrainedContexts, Protocol):
     def __call__(
         self, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
     ) -> np.ndarray:
-        """Returns log-probabilities (base e): float32 [batch, crop, 267].
-
-        Args:
-          inputs, positions, segmentation: int32 [batch, crop], as in a batch of `build_dataset`.
-        """
+        """Returns log-probabilities (base e), float32 [batch, crop, 267]."""
         ...
 
 
 class Pass(NamedTuple):
-    """Predictions of the causal pass, for the examples and for `queries` among them.
+    """Predictions of the causal pass, for the examples and for `queries` among them."""
 
-    Attributes:
-      bits: float32 [n, crop_size], −log2 of the target's probability.
-      first: float64 [queries, 256], probabilities of an RTT's first byte.
-      second: float64 [queries, 256], of the second byte after the true first one.
-    """
-
-    bits: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
+    bits: np.ndarray  # float32 [n, crop_size], −log2 of the target's probability
+    first: np.ndarray  # float64 [queries, 256], probabilities of an RTT's first byte
+    second: np.ndarray  # float64 [queries, 256], of the second byte after the true first one
 
 
 def causal_pass(
     predictor: Predictor, examples: Examples, queries: np.ndarray, advance: Advance
 ) -> Pass:
-    """Runs the model over all examples once.
-
-    Args:
-      queries: MEASUREMENT, in the order of examples.
-
-    Raises:
-      ProbelineError: the model does not predict probabilities of the 267 tokens.
-    """
+    """Runs the model over all examples once; `queries` are MEASUREMENT in the order of examples."""
     bits = np.empty(examples.targets.shape, np.float32)
     first, second = np.empty((2, len(queries), 256))
     size = examples.batch_size
@@ -101,19 +77,11 @@ def second_bytes_after(
     first_bytes: np.ndarray,
     advance: Advance,
 ) -> np.ndarray:
-    """Returns the probabilities of the second byte after a different first byte.
-
-    Args:
-      queries: MEASUREMENT.
-      first_bytes: the first byte of each query, 0 to 255.
-
-    Returns:
-      float64 [queries, 256].
-    """
+    """Returns the second byte's probabilities after a different first byte: [queries, 256]."""
     size = examples.batch_size
     second = np.empty((len(queries), 256))
     for begin in range(0, len(queries), size):
-        # The last batch is filled up: a different shape would be compiled again.
+        # The last batch is filled up, since a different shape would have to be compiled.
         number = np.minimum(np.arange(begin, begin + size), len(queries) - 1)
         example, place = queries["example"][number], queries["place"][number]
         is_before = np.arange(examples.inputs.shape[1]) <= place[:, np.newaxis] + 1
@@ -130,10 +98,7 @@ def second_bytes_after(
 
 
 def byte_probabilities(log_p: np.ndarray) -> np.ndarray:
-    """Returns the probabilities of the 256 bytes among all tokens, [n, 267] to float64 [n, 256].
-
-    Without any byte of a probability above 0, all are equally likely.
-    """
+    """Returns the probabilities of the 256 bytes among all tokens, [n, 267] to float64 [n, 256]."""
     of_bytes = log_p[:, FIRST_BYTE:].astype(np.float64)
     of_bytes[np.isneginf(of_bytes).all(axis=1)] = 0
     p = np.exp(of_bytes - of_bytes.max(axis=1, keepdims=True))
@@ -143,11 +108,7 @@ def byte_probabilities(log_p: np.ndarray) -> np.ndarray:
 def ask(
     predictor: Predictor, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
 ) -> np.ndarray:
-    """Returns the model's log-probabilities for one batch, checked: [batch, crop, 267].
-
-    Raises:
-      ProbelineError: they have a different shape, or are not numbers.
-    """
+    """Returns the model's log-probabilities, [batch, crop, 267], after checking them."""
     log_p = np.asarray(predictor(inputs, positions, segmentation))
     expected = (*inputs.shape, VOCABULARY_SIZE)
     if log_p.shape != expected:

@@ -16,12 +16,12 @@ from training.evaluation.results import Evaluation, conclusions
 from training.evaluation.rtt import GROUPS, MODEL, NUM_BINS, coverage
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE
 
-_MIN_MS = 1e-3  # of the encoding, for logarithms of predictions of 0
+_MIN_MS = 1e-3  # the encoding's resolution; replaces predictions of 0 on logarithmic axes
 _MIN_ERROR = 1e-4
 
 
 def print_tables(evaluation: Evaluation) -> None:
-    """Prints what was evaluated, all tables, and the conclusions to stdout."""
+    """Prints the sample, all tables and the conclusions to stdout."""
     console = new_console()
     say(console, _sample_text(evaluation))
     for table in _tables(evaluation):
@@ -96,7 +96,7 @@ def _error_rows(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:
 
 
 def note_of(evaluation: Evaluation) -> str:
-    """Returns what is written below every figure: the model and the split."""
+    """Returns the note below every figure: the model and the split."""
     shards, model = evaluation.split.shards, evaluation.model
     return f"{model['description']}, step {model['step']} · {shards.dataset.path} · {shards.split}"
 
@@ -137,7 +137,7 @@ def _rtt(figure: Figure, evaluation: Evaluation) -> None:
     ends = (math.log10(low), math.log10(high))
     left.hexbin(
         true,
-        np.clip(predicted, low, high),  # those far off are drawn at the edge
+        np.clip(predicted, low, high),  # outliers are drawn at the edge
         gridsize=60,
         xscale="log",
         yscale="log",

@@ -1,8 +1,7 @@
 """Evaluates a model on held-out contexts: draws examples, queries the model, compares.
 
-The results follow from the model, the data and the seed alone. Memory is the examples' tokens, one
-batch of predictions and some KiB per query. `Evaluation` has the results, also as JSON and as
-sentences.
+The results depend only on the model, the data and the seed. Memory is the examples' tokens, one
+batch of predictions and a few KiB per query.
 """
 
 import dataclasses
@@ -40,7 +39,7 @@ from training.extent import EvaluationExtent
 from training.tokens.kinds import parse
 from training.tokens.log_rtt import stored_codes, token_codes
 
-NUM_PASSES = 2  # over the examples: as they are, and what if
+NUM_PASSES = 2  # over the examples: causal and what-if
 KIND_UNIGRAM = "the unigram of each token's kind"
 UNIGRAM = "one unigram of all tokens"
 BEATS, BEATS_UNCLEARLY, BEATS_NOT = "beats", "does not clearly beat", "does not beat"
@@ -48,25 +47,17 @@ BEATS, BEATS_UNCLEARLY, BEATS_NOT = "beats", "does not clearly beat", "does not 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All results; None where there is no data.
+    """All results; None where there is no data."""
 
-    Attributes:
-      model: its description, step, crop_size, fixed_order_share, log_rtt and vocab_size.
-      batch_size: of the examples.
-      num_train_tokens: tokens in which unigrams were counted.
-      num_possible_queries: RTTs that could be predicted, some of which were chosen.
-      rtt: of the usual mix, and of further queries for the groups' errors.
-    """
-
-    model: dict[str, Any]
+    model: dict[str, Any]  # description, step, crop_size, fixed_order_share, log_rtt, vocab_size
     split: Split
     train: Split
     extent: EvaluationExtent
     batch_size: int
     losses: Losses
-    num_train_tokens: int
-    num_possible_queries: int
-    rtt: RttPredictions | None
+    num_train_tokens: int  # tokens in which unigrams were counted
+    num_possible_queries: int  # RTTs that could be predicted; some were chosen
+    rtt: RttPredictions | None  # of the usual mix, plus additional queries for the groups
     baselines: Baselines | None
 
     @property
@@ -78,7 +69,7 @@ class Evaluation:
         return calibration(self.rtt.usual().pit) if self.rtt else None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all numbers, for JSON."""
+        """Returns all figures, for JSON."""
         shards, rtt, baselines = self.split.shards, self.rtt, self.baselines
         calibrated = self.calibration
         return {
@@ -120,16 +111,10 @@ def evaluate(
     advance: Advance = lambda _: None,
     more_baselines: MoreBaselines | None = None,
 ) -> Evaluation:
-    """Evaluates a model on a split.
+    """Evaluates a model on a split; `advance` gets each finished share of one of NUM_PASSES.
 
-    Args:
-      split, train: the split to evaluate and the training split, see `examples.open_splits`.
-      advance: called with each finished share of one of NUM_PASSES.
-      more_baselines: predicts RTTs in further ways.
-
-    Raises:
-      ProbelineError: rows cannot be read, or the model does not suit the data.
-      UsageError: the rows give no example of the model's crop size.
+    Raises ProbelineError if rows cannot be read or the model does not suit the data, UsageError if
+    the rows do not suffice for an example of the model's crop size.
     """
     examples = draw_examples(split, predictor, extent)
     counted = slice(extent.num_contexts)
@@ -231,7 +216,7 @@ def _group_sentence(all_errors: Iterable[RttError], group: str) -> str:
 
 
 def verdict(model: RttError, other: RttError) -> str:
-    """Compares medians: BEATS if the model's is lower by more than chance, a sign test at 2 σ."""
+    """Compares medians: BEATS if the model's is significantly lower, by a sign test at 2 σ."""
     if not model.median_relative < other.median_relative:
         return BEATS_NOT
     margin = other.model_nearer - other.model_farther

@@ -1,10 +1,9 @@
 """A model's predictions of RTTs: medians, errors, calibration.
 
-An RTT is two bytes. Their distribution is that of the first byte times that of the second byte
-given the first, over byte tokens only. Its median has one first byte, so one of the 256 second
-distributions is enough; the probability-integral transform needs that of the true first byte. The
-code, the two bytes as a number, ascends with the RTT, except for codes that are never written,
-which a trained model gives hardly any probability.
+An RTT's distribution is that of its first byte times that of its second byte given the first. The
+median has one first byte, so one of the 256 second distributions suffices; the probability integral
+transform needs that of the true first byte. Codes, the two bytes as a number, ascend with the RTT,
+except for codes that are never written; a trained model gives these almost no probability.
 """
 
 import math
@@ -19,7 +18,7 @@ MODEL = "model"
 GROUPS = ("all", "first", "repeat")
 INTERVALS = (0.5, 0.8, 0.9)
 NUM_BINS = 20
-# Mean deviation of n calibrated values from uniform, times √n: of a Brownian bridge.
+# Mean deviation of n calibrated values from uniform, times √n, from a Brownian bridge.
 _BY_CHANCE = math.sqrt(2 * math.pi) / 8
 
 SecondBytes = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -27,30 +26,21 @@ SecondBytes = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class RttPredictions:
-    """Predictions for the queries: arrays [queries].
+    """Predictions for the queries: arrays [queries]."""
 
-    Attributes:
-      true_ms: as the tokens encode it.
-      is_repeat: whether the destination occurs earlier in the segment.
-      is_usual: whether the query is in the usual mix; the others fill up the rarer group.
-      predicted_ms: by method; the first one is the model.
-      pit: probability-integral transform, the share of the model's distribution below the truth.
-      num_what_if: queries that needed a what-if pass.
-    """
-
-    true_ms: np.ndarray
-    is_repeat: np.ndarray
-    is_usual: np.ndarray
-    predicted_ms: dict[str, np.ndarray]
-    pit: np.ndarray
-    num_what_if: int
+    true_ms: np.ndarray  # as encoded by the tokens
+    is_repeat: np.ndarray  # whether the destination occurs earlier in the segment
+    is_usual: np.ndarray  # in the usual mix; the others fill up the rarer group
+    predicted_ms: dict[str, np.ndarray]  # by method; the first one is the model
+    pit: np.ndarray  # probability integral transform: share of the distribution below the truth
+    num_what_if: int  # queries that needed a what-if pass
 
     def relative_errors(self, method: str) -> np.ndarray:
         """Returns |predicted - true| / true."""
         return np.abs(self.predicted_ms[method] - self.true_ms) / self.true_ms
 
     def usual(self) -> "RttPredictions":
-        """Returns the predictions for the usual mix alone."""
+        """Returns the predictions for the usual mix only."""
         chosen = self.is_usual
         return replace(
             self,
@@ -62,10 +52,7 @@ class RttPredictions:
         )
 
     def groups(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields each non-empty group of GROUPS, and its queries: bool [queries].
-
-        "all" is the usual mix.
-        """
+        """Yields non-empty GROUPS and their queries, bool [queries]; "all" is the usual mix."""
         chosen = (self.is_usual, ~self.is_repeat, self.is_repeat)
         yield from (
             (name, group) for name, group in zip(GROUPS, chosen, strict=True) if group.any()
@@ -74,38 +61,30 @@ class RttPredictions:
 
 @dataclass(frozen=True)
 class RttError:
-    """Median errors of a method over a group of queries.
-
-    Attributes:
-      model_nearer, model_farther: queries for which the model is nearer to the truth, or farther.
-    """
+    """Median errors of a method over a group of queries."""
 
     method: str
     group: str
     num_queries: int
     median_relative: float
     median_ms: float
-    model_nearer: int
-    model_farther: int
+    model_nearer: int  # queries where the model is nearer to the truth
+    model_farther: int  # queries where it is farther
 
 
 @dataclass(frozen=True)
 class Calibration:
     """The position of the truths in the model's distributions.
 
-    Attributes:
-      coverage: shares of truths within the central intervals, by their nominal share in percent.
-      pit_histogram: counts in NUM_BINS equal bins of [0, 1].
-      deviation: mean distance of the sorted transforms from an even spread, which is the area
-        between their distribution function and that of the uniform distribution.
-      deviation_by_chance: its expectation for a calibrated model, if queries were independent.
+    `deviation` is the mean distance of the sorted transforms from an even spread: the area between
+    their distribution function and that of the uniform distribution.
     """
 
     num_queries: int
-    coverage: dict[str, float]
-    pit_histogram: list[int]
+    coverage: dict[str, float]  # share of truths within each central interval
+    pit_histogram: list[int]  # counts in NUM_BINS equal bins of [0, 1]
     deviation: float
-    deviation_by_chance: float
+    deviation_by_chance: float  # expected for a calibrated model and independent queries
 
 
 def choose_queries(measurements: np.ndarray, limit: int) -> np.ndarray:
@@ -116,15 +95,9 @@ def choose_queries(measurements: np.ndarray, limit: int) -> np.ndarray:
 def fill_up_groups(
     chosen: np.ndarray, queries: np.ndarray, is_repeat: np.ndarray, limit: int
 ) -> np.ndarray:
-    """Adds queries to new or repeated destinations until each has half of `limit`.
+    """Adds queries to new or repeated destinations until each group has half of `limit`.
 
-    Args:
-      chosen: numbers of queries, as `choose_queries` returns them.
-      queries, is_repeat: the numbers of all queries, and whether each one's destination comes
-        earlier in its segment.
-
-    Returns:
-      The numbers of all queries to ask, ascending.
+    `chosen` are from `choose_queries`, `queries` all of them. Returns the numbers, ascending.
     """
     is_chosen = np.isin(queries, chosen)
     parts = [chosen]
@@ -135,7 +108,7 @@ def fill_up_groups(
 
 
 def _spread(numbers: np.ndarray, limit: int) -> np.ndarray:
-    """Returns at most `limit` of some numbers, evenly spread."""
+    """Returns at most `limit` of the numbers, evenly spread."""
     if len(numbers) <= limit:
         return numbers
     return numbers[np.arange(limit) * len(numbers) // limit]
@@ -144,17 +117,13 @@ def _spread(numbers: np.ndarray, limit: int) -> np.ndarray:
 def median_codes(
     first: np.ndarray, second: np.ndarray, codes: np.ndarray, second_after: SecondBytes
 ) -> tuple[np.ndarray, int]:
-    """Returns the medians of the distributions over codes.
+    """Returns the codes at half of the cumulative probability, and the number of what-if queries.
 
     Args:
       first, second: float64 [n, 256], the second byte's after the true first byte.
       codes: the true codes.
-      second_after: returns the second byte's probabilities, given the numbers of some queries and
+      second_after: returns the second byte's probabilities, given the numbers of queries and
         a first byte for each.
-
-    Returns:
-      The smallest codes with half of the probability at or below them, int64 [n], and for how many
-      queries `second_after` was called.
     """
     lines = np.arange(len(codes))
     bytes_ = _byte_at(first, np.full(len(codes), 0.5))
@@ -179,7 +148,7 @@ def code_ms(codes: np.ndarray) -> np.ndarray:
 
 
 def integral_transforms(first: np.ndarray, second: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Returns P(code < true) + P(true) / 2, float64 [n]; the arguments are `median_codes`'s."""
+    """Returns P(code < true) + P(true) / 2, float64 [n]; arguments as in `median_codes`."""
     lines, high, low = np.arange(len(codes)), codes >> 8, codes & 255
     within = _below(second, low) + second[lines, low] / 2
     return np.clip(_below(first, high) + first[lines, high] * within, 0, 1)
@@ -224,5 +193,5 @@ def calibration(pit: np.ndarray) -> Calibration:
 
 
 def coverage(pit: np.ndarray, share: float) -> float:
-    """Returns the share of truths that lie in the central interval of a nominal share."""
+    """Returns the share of truths in the central interval with nominal share `share`."""
     return float((np.abs(pit - 0.5) <= share / 2).mean())

@@ -1,1 +1,1 @@
-"""Everything that knows MaxText: its iterators, configuration, curriculum, and predictions."""
+"""All code that depends on MaxText: its iterators, configuration, curriculum, and predictions."""

@@ -1,9 +1,8 @@
-"""Crops that grow: `network_curriculum=128x3000,512x4000` starts with 3,000 steps of 128 tokens.
+"""Growing crops: `network_curriculum=128x3000,512x4000` starts with 3,000 steps of 128 tokens.
 
-All crops of a stage have one length. Every stage has the same number of tokens per step, so shorter
-crops come in larger batches. A stage continues from the checkpoint of the previous one, with newly
-drawn examples. Shares of contexts may differ by stage: `network_repeat_share=[1,0.5,0]`; two stages
-may have crops of one size. Rotary positions grow with the crops.
+Every stage has one crop size and the same number of tokens per step. It continues from the previous
+stage's checkpoint with newly drawn examples, and rotary positions are scaled with the crops. Shares
+of contexts may differ by stage (`network_repeat_share=[1,0.5,0]`), even with the same crop size.
 """
 
 from typing import Any, NamedTuple
@@ -25,16 +24,16 @@ Shares = float | tuple[float, ...]
 
 
 def share_of(shares: Shares, stage: Stage) -> float:
-    """Returns the share of a stage, of one for all stages or one for each."""
+    """Returns the share of a stage, given one share for all stages or one for each."""
     return shares[stage.number] if isinstance(shares, tuple) else shares
 
 
 def rope_base(config: Any, stage: Stage) -> int:
     """Returns `rope_max_timescale` for one stage of the run that a config describes.
 
-    Where crops grow by s, a base that grows by s^(d/(d-2)) stretches the slowest rotation by s and
-    leaves the fastest, so that longer crops hold few new angles: "NTK-aware" scaling, Peng et al.,
-    YaRN, arXiv:2309.00071, section 3.1. The last stage has the base that the config gives.
+    If crops grow by s, a base that grows by s^(d/(d-2)) stretches the slowest rotation by s and
+    keeps the fastest, so that longer crops have few new angles: "NTK-aware" scaling, Peng et al.,
+    YaRN, arXiv:2309.00071, section 3.1. The last stage has the config's base.
     """
     exponent = config.head_dim / (config.head_dim - 2)
     share = stage.crop_size / config.max_target_length
@@ -42,7 +41,7 @@ def rope_base(config: Any, stage: Stage) -> int:
 
 
 def check_shares(key: str, shares: Shares, num_stages: int) -> None:
-    """Raises UsageError if there is not one share for all stages or one for each."""
+    """Raises UsageError unless there is one share for all stages or one for each."""
     given = shares if isinstance(shares, tuple) else (shares,) * num_stages
     if len(given) != num_stages:
         raise UsageError(
@@ -54,14 +53,10 @@ def check_shares(key: str, shares: Shares, num_stages: int) -> None:
 
 
 def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:
-    """Returns the stages of a run, in order.
+    """Returns the stages of a run, in order; UsageError if the curriculum is invalid.
 
-    Args:
-      curriculum: "128x3000,512x4000" is 3,000 steps with crops of 128 tokens, 4,000 with crops of
-        512, and the rest with crops of crop_size; "" is a single stage.
-
-    Raises:
-      UsageError: the curriculum is malformed, or does not reach crop_size within the steps.
+    "128x3000,512x4000" is 3,000 steps with crops of 128 tokens, 4,000 with crops of 512, and the
+    rest with crops of crop_size; "" is a single stage.
     """
     given = f"network_curriculum={curriculum}"
     stages: list[Stage] = []

@@ -1,7 +1,7 @@
-"""What MaxText trains on: a host's batches, their place in checkpoints, and figures of the feed.
+"""A host's batches for MaxText, their state in checkpoints, and throughput figures.
 
-The figures are counted here once. MaxText's metrics have those of each step, the last line of
-`training.train` those of the run.
+The figures are counted only here, for MaxText's metrics of each step and for the summary of the run
+by `training.train`.
 """
 
 import asyncio
@@ -26,19 +26,12 @@ _SEGMENTATION = "targets_segmentation"  # 0 is padding
 
 @dataclasses.dataclass(frozen=True)
 class Fed:
-    """What MaxText was given, from the second batch on.
+    """The batches that MaxText consumed, from the second one on."""
 
-    Attributes:
-      seconds: from batch to batch.
-      waited_s: those of them that MaxText waited for a batch.
-      num_tokens: of the batches, without padding.
-      tflops: 10^12 operations that training on them takes of each device.
-    """
-
-    seconds: float = 0.0
-    waited_s: float = 0.0
-    num_tokens: int = 0
-    tflops: float = 0.0
+    seconds: float = 0.0  # from batch to batch
+    waited_s: float = 0.0  # the part of them that MaxText waited for a batch
+    num_tokens: int = 0  # without padding
+    tflops: float = 0.0  # 10^12 operations per device to train on them
 
     def __add__(self, other: "Fed") -> "Fed":
         return Fed(
@@ -63,29 +56,17 @@ class Fed:
 
 @dataclasses.dataclass
 class Feed:
-    """A host's batches for MaxText, and how MaxText fares with them.
-
-    Attributes:
-      first_step: the training step of the first batch.
-      report: checks and describes the first batches, if given.
-      step_tflops: 10^12 operations that a step takes of each device.
-      weigh: sets the segmentation of targets that are not to count, after the batch is counted.
-      failure: the error that ended the batches; MaxText only logs it, and ends as if done.
-      has_ended: whether the batches have come to their end.
-      last: the last batch.
-      total: all batches.
-      cache: of the columns, if there is one.
-    """
+    """A host's batches for MaxText, with figures of their use."""
 
     dataset: BatchDataset
-    first_step: int
-    report: FeedReport | None
-    step_tflops: float = 0.0
-    weigh: Callable[[Batch], Batch] | None = None
-    failure: Exception | None = None
+    first_step: int  # the training step of the first batch
+    report: FeedReport | None  # checks and describes the first batches
+    step_tflops: float = 0.0  # 10^12 operations per step and device
+    weigh: Callable[[Batch], Batch] | None = None  # clears the segmentation of uncounted targets
+    failure: Exception | None = None  # ended the batches; MaxText only logs it
     has_ended: bool = False
-    last: Fed = dataclasses.field(default_factory=Fed)
-    total: Fed = dataclasses.field(default_factory=Fed)
+    last: Fed = dataclasses.field(default_factory=Fed)  # the last batch
+    total: Fed = dataclasses.field(default_factory=Fed)  # all batches
     cache: CacheUse | None = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,15 +76,12 @@ class Feed:
         return FeedIterator(self)
 
     def total_of_hosts(self) -> Fed:
-        """Returns the total of all hosts, each with as many tokens as this one."""
+        """Returns the total of all hosts, assuming the same number of tokens on each."""
         num_tokens = self.total.num_tokens * self.dataset.config.host_count
         return dataclasses.replace(self.total, num_tokens=num_tokens)
 
     def figures(self) -> dict[str, float]:
-        """Returns the figures of the last batch of this host under the names of MaxText's metrics.
-
-        The first batch has none: MaxText compiles meanwhile.
-        """
+        """Returns this host's figures of the last batch as MaxText metrics; none for the first."""
         if not self.last.seconds:
             return {}
         figures = {
@@ -116,7 +94,7 @@ class Feed:
         return figures
 
     def close_report(self) -> None:
-        """Writes the figures of a run that had fewer steps than they want."""
+        """Writes the report of a run with fewer steps than it covers."""
         if self.report is not None:
             self.report.close()
 
@@ -159,7 +137,7 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._batches.set_state(state)
 
     async def load(self, directory: epath.Path) -> Any:
-        """Restores the state of a checkpoint by any number of hosts; called by Orbax."""
+        """Restores the state from a checkpoint of any number of hosts; called by Orbax."""
         return asyncio.to_thread(self._load, epath.Path(directory))
 
     def _load(self, directory: epath.Path) -> None:
@@ -181,7 +159,7 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self.feed.close_report()
 
 
-# 10^12 operations a second in bfloat16, dense, by JAX's device_kind. Sources: the specifications
+# 10^12 operations per second in bfloat16, dense, by JAX's device_kind. Sources: the specifications
 # of each version in docs.cloud.google.com/tpu/docs; NVIDIA's data sheets of A100, H100 and H200.
 PEAK_TFLOPS = {
     "NVIDIA A100-SXM4-40GB": 312.0,
@@ -202,11 +180,7 @@ PEAK_TFLOPS = {
 
 
 def throughput_text(fed: Fed, device_kind: str) -> str:
-    """Returns tokens a second, the waiting share and TFLOP/s per device; the MFU of a known chip.
-
-    Args:
-      device_kind: of the devices that trained, as JAX names it.
-    """
+    """Returns tokens per second, the waiting share, TFLOP/s per device; MFU of a known chip."""
     text = (
         f"{fed.tokens_per_s:,.0f} real tokens a second, waited for data {fed.waited_share:.1%} of "
         f"{fed.seconds:.0f} s, {fed.tflops_per_s:.3g} TFLOP/s per device"

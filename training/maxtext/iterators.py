@@ -1,9 +1,9 @@
 """Connects MaxText to our batches: its config with our keys, its iterators over a `BatchDataset`.
 
-MaxText has no registry of datasets and no hook for further metrics. `connect` replaces the
+MaxText has no registry of datasets and no hook for additional metrics. `connect` replaces the
 factories of its Grain pipeline, whose iterators are part of checkpoints, the function that restores
-an iterator, and the method that adds figures to the metrics of a step. No code of MaxText is
-copied. `training.train` is the command.
+an iterator, and the method that records the metrics of a step. It copies no code of MaxText.
+`training.train` is the command.
 """
 
 import dataclasses
@@ -35,40 +35,28 @@ from training.statistics.feed_report import FeedReport
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
 TESTED_VERSION = "0.2.5"
-_WORKER_MB = 400  # of a worker with batches of 256 crops of 1,024, measured: 330
+_WORKER_MB = 400  # per worker; 330 measured with batches of 256 crops of 1,024
 
 
 # --- config -------------------------------------------------------------------------------------
 
 
 DATA_OPTIONS = {field.name: field for field in dataclasses.fields(DataConfig)}
-_OWN_KEYS = ("files", "host_index", "host_count")  # options that no key sets under their own name
+_OWN_KEYS = ("files", "host_index", "host_count")  # options without a key of the same name
 
 
 class _NetworkKeys(types.MaxTextConfig):
-    """The keys that are not options of `DataConfig`.
+    """The keys that are not options of `DataConfig`."""
 
-    Attributes:
-      network_data_format: probe_rows; probe_chunks is an alias.
-      network_train_files, network_eval_files: DataConfig's files; a mixture for training as
-        `batches.mixture.parse_files` reads it, or as a mapping.
-      network_train_tokens: length of training instead of `steps`; see `run_config.build`.
-      network_loss_weights: by kind of token, see `training.maxtext.loss_weights`.
-      network_curriculum: see `training.maxtext.curriculum`.
-      grain_debug_mode: check and describe the first batches.
-      grain_visualization_dir: a folder for figures of the first batches.
-      num_epoch: MaxText's key; None never ends.
-    """
-
-    network_data_format: Literal["probe_rows", "probe_chunks"] = "probe_rows"
-    network_train_files: str = ""
-    network_eval_files: str = ""
-    network_train_tokens: int = Field(0, ge=0)
+    network_data_format: Literal["probe_rows", "probe_chunks"] = "probe_rows"  # the latter an alias
+    network_train_files: str = ""  # DataConfig's files, or a mixture
+    network_eval_files: str = ""  # DataConfig's files
+    network_train_tokens: int = Field(0, ge=0)  # instead of `steps`
     network_loss_weights: dict[str, float] = Field(default_factory=dict[str, float])
-    network_curriculum: str = Field("", coerce_numbers_to_str=True)
-    grain_debug_mode: bool = False
-    grain_visualization_dir: str = ""
-    num_epoch: int | None = 1
+    network_curriculum: str = Field("", coerce_numbers_to_str=True)  # see `curriculum`
+    grain_debug_mode: bool = False  # check and describe the first batches
+    grain_visualization_dir: str = ""  # for figures of the first batches
+    num_epoch: int | None = 1  # MaxText's key; None never ends
 
     @model_validator(mode="before")
     @classmethod
@@ -86,7 +74,7 @@ class _NetworkKeys(types.MaxTextConfig):
 
 
 def _data_keys() -> dict[str, Any]:
-    """Returns the type and default of network_X for each option X without a key of MaxText."""
+    """Returns the type and default of network_X for each option X without a MaxText key."""
     keys: dict[str, Any] = {}
     for name, field in DATA_OPTIONS.items():
         if name in _OWN_KEYS or field.metadata.get("maxtext"):
@@ -147,7 +135,7 @@ def check_config(config: Any) -> None:
 
 
 def completed_steps(checkpoints: epath.PathLike) -> int:
-    """Returns the number of training steps of the last checkpoint in a folder."""
+    """Returns the number of training steps in the last checkpoint of a folder."""
     if not epath.Path(checkpoints).exists():
         return 0
     return 1 + max(ocp.utils.checkpoint_steps(checkpoints), default=-1)
@@ -166,7 +154,7 @@ def num_workers(worker_count: int, ram_budget_mb: int) -> int:
 
 
 def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> DataConfig:
-    """Returns what MaxText's keys and ours say of the batches of this host."""
+    """Returns the config of this host's batches, from MaxText's keys and ours."""
     stage, hosts = stage_of(config), sorted(process_indices)
     suffix = "_eval" if is_eval else ""
     batch_size = getattr(config, f"global_batch_size_to_load{suffix}")
@@ -176,11 +164,11 @@ def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> Da
         if f"network_{name}" in NetworkConfig.model_fields
     }
     if is_eval:
-        # The loss is of every row once, and of contexts as they come.
+        # Evaluate on every row once, without special contexts.
         options |= {"row_weights": {}, "repeat_share": 0.0, "random_source_share": 0.0}
     return DataConfig(
         files=parse_files(config.network_eval_files if is_eval else config.network_train_files),
-        # MaxText's batch has a share for every host, also for those that load no data.
+        # MaxText's batch has a share for every host, including those that load no data.
         batch_size=batch_size // jax.process_count() * len(hosts),
         crop_size=config.max_target_length,
         seed=config.data_shuffle_seed + stage.number,
@@ -226,12 +214,8 @@ def make_network_train_iterator(
 ) -> MultiHostDataLoadIterator:
     """Builds the iterator of this host's training batches; replaces MaxText's Grain iterator.
 
-    Args:
-      config: a NetworkConfig as wrapped by `pyconfig.initialize`.
-      process_indices: the processes that load data.
-
-    Raises:
-      ProbelineError: the dataset does not exist, or the config does not suit it.
+    `config` is a NetworkConfig as wrapped by `pyconfig.initialize`; `process_indices` are the
+    processes that load data.
     """
     return _make_iterator(config, global_mesh, process_indices, is_eval=False)
 
@@ -245,7 +229,7 @@ def make_network_eval_iterator(
 
 # --- connecting to MaxText ----------------------------------------------------------------------
 
-# The parameters of those functions of MaxText that `connect` replaces.
+# The parameters of the MaxText functions that `connect` replaces.
 _FACTORY = ("config", "global_mesh", "process_indices")
 _RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data")
 _METRICS = ("self", "metrics", "step", "step_time")
@@ -272,7 +256,7 @@ def _seams() -> tuple[tuple[Any, str, tuple[str, ...]], ...]:
 
 
 def check_maxtext() -> None:
-    """Raises ProbelineError if MaxText's functions are not those that this module replaces."""
+    """Raises ProbelineError if MaxText lacks the functions that this module replaces."""
     version = metadata.version("maxtext")
     for module, name, expected in _seams():
         found = getattr(module, name, None)
@@ -287,29 +271,20 @@ def check_maxtext() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Connection:
-    """The objects that MaxText has received or created since `connect`.
+    """The training feeds and checkpoint managers that MaxText has created since `connect`."""
 
-    Attributes:
-      feeds: of training; none on a host that loads no data.
-      checkpoint_managers: of runs with checkpoints.
-    """
-
-    feeds: list[Feed] = dataclasses.field(default_factory=list)
+    feeds: list[Feed] = dataclasses.field(default_factory=list)  # none without data to load
     checkpoint_managers: list[Any] = dataclasses.field(default_factory=list)
 
     def finish_checkpoints(self) -> None:
-        """Waits for unfinished checkpoints, as MaxText does not if its data end or fail."""
+        """Waits for unfinished checkpoints; MaxText does not if its data end or fail."""
         for manager in self.checkpoint_managers:
             checkpointing.wait_until_finished(manager)
         self.checkpoint_managers.clear()
 
 
 def connect() -> Connection:
-    """Makes MaxText use NetworkConfig and our iterators in this process.
-
-    Raises:
-      ProbelineError: this version of MaxText has other functions.
-    """
+    """Makes MaxText use NetworkConfig and our iterators in this process, after `check_maxtext`."""
     check_maxtext()
     connection = Connection()
     create_checkpoint_manager = train_utils.create_checkpoint_manager
@@ -339,7 +314,7 @@ def connect() -> Connection:
     metric_logger.record_train_metrics = record_with_feed
     train_utils.create_checkpoint_manager = create_and_keep
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
-    # MaxText's would send SIGTERM to every orphaned multiprocessing process of the machine.
+    # MaxText's would send SIGTERM to every orphaned multiprocessing process on the machine.
     multihost_dataloading._cleanup_orphaned_multiprocessing_processes = lambda: None
     return connection
 

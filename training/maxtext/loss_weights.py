@@ -1,8 +1,8 @@
-"""Weights of the loss by kind of token: of a kind with weight 0.25 a quarter of the targets count.
+"""Weights of the loss by kind of token: with weight 0.25, a quarter of a kind's targets count.
 
-MaxText's loss counts a target or leaves it out, as targets_segmentation says, so a weight is the
-share of a kind's targets that are kept. Which ones follows from the seed, the example's tokens and
-the place in it: they are the same on any number of hosts and after a resume.
+MaxText's loss either counts a target or not, according to targets_segmentation, so a weight is the
+share of a kind's targets that are kept. The choice depends on the seed, the example's tokens and
+the position only, so it is the same on any number of hosts and after a resume.
 """
 # The arguments of kernels get their types from numba.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
@@ -21,11 +21,7 @@ _SALT = 0x6C6F_7373  # of the choice of targets
 
 
 def weights_of_kinds(weights: Mapping[str, float]) -> np.ndarray:
-    """Returns the weight of each of `kinds.KIND_NAMES`, 1 unless it is given: float64 [kinds].
-
-    Raises:
-      UsageError: there is no such kind, a weight is not from 0 to 1, or all are 0.
-    """
+    """Returns the weight of each of `kinds.KIND_NAMES`, 1 by default: float64 [kinds]."""
     for kind, weight in weights.items():
         if kind not in KIND_NAMES:
             raise UsageError(
@@ -40,11 +36,7 @@ def weights_of_kinds(weights: Mapping[str, float]) -> np.ndarray:
 
 
 def keep_targets(batch: Batch, of_kinds: np.ndarray, seed: int) -> Batch:
-    """Returns a batch whose targets_segmentation is 0 where a target does not count.
-
-    Args:
-      of_kinds: as `weights_of_kinds` returns them.
-    """
+    """Returns a batch whose targets_segmentation is 0 where a target does not count."""
     targets, segmentation = batch["targets"], batch["targets_segmentation"]
     kept = np.zeros_like(segmentation)
     kinds = parse(targets, segmentation).kinds

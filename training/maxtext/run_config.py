@@ -1,8 +1,8 @@
 """The config of a run: read from arguments, built by MaxText, recorded for later evaluation.
 
 `python -m training.train tiny steps=200` names the config file `tiny.yml` of training/configs and
-one override. `read` reports a fault in one line before a device is used, `build` returns MaxText's
-config, `record` writes the config beside the checkpoints.
+one override. `read` reports errors in one line before a device is used, `build` returns MaxText's
+config, `record` writes the config next to the checkpoints.
 """
 
 import atexit
@@ -32,7 +32,7 @@ _BASE, _RECORD = "base.yml", "run_config.yml"
 _TOKENS = "network_train_tokens"
 _BASE_FILE = os.path.join(MAXTEXT_CONFIGS_DIR, _BASE)
 
-# The keys of MaxText's Grain pipeline that our batches obey.
+# The keys of MaxText's Grain pipeline that affect our batches.
 _GRAIN_KEYS = {
     *("grain_worker_count", "grain_worker_count_eval", "grain_ram_budget_mb"),
     *("grain_per_worker_buffer_size", "grain_per_worker_buffer_size_eval"),
@@ -43,17 +43,11 @@ _GRAIN_KEYS = {
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a run; all keys are known.
+    """The arguments of a run; all keys are known."""
 
-    Attributes:
-      file: a temporary file of the config merged with its bases.
-      overrides: key=value, which take precedence over the file.
-      values: by key, of the file and the overrides, as written there.
-    """
-
-    file: str
-    overrides: tuple[str, ...]
-    values: dict[str, Any]
+    file: str  # a temporary file of the config merged with its bases
+    overrides: tuple[str, ...]  # key=value, which take precedence over the file
+    values: dict[str, Any]  # by key, from the file and the overrides, as written there
 
     def argv(self, *more: str) -> list[str]:
         """Returns the command line for MaxText."""
@@ -61,12 +55,7 @@ class Arguments:
 
 
 def read(arguments: Sequence[str]) -> Arguments:
-    """Reads [CONFIG] key=value …
-
-    Raises:
-      UsageError: an argument is not key=value, a config or key does not exist, or a key would have
-        no effect.
-    """
+    """Parses [CONFIG] key=value …; UsageError if malformed, unknown or without effect."""
     file = str(CONFIGS / "network.yml")
     if arguments and "=" not in arguments[0]:
         file, arguments = _config_file(arguments[0]), arguments[1:]
@@ -94,7 +83,7 @@ def read(arguments: Sequence[str]) -> Arguments:
             )
     overrides = list(arguments)
     if values["hardware"] == "cpu" and "JAX_PROCESS_COUNT" not in os.environ:
-        # One host: without the variables of a launcher MaxText cannot connect several.
+        # One host: without a launcher's variables, MaxText cannot connect several.
         values["skip_jax_distributed_system"] = True
         overrides.append("skip_jax_distributed_system=true")
     folder = values.get("base_output_directory")
@@ -116,7 +105,7 @@ def _config_file(name: str) -> str:
 
 
 def _load(file: str) -> dict[str, Any]:
-    """Loads a config over its base_config: beside it, ours (network.yml if none), or MaxText's."""
+    """Loads a config over its base_config: next to it, ours (default network.yml), or MaxText's."""
     values = _plain(omegaconf.OmegaConf.load(file))
     base = values.pop("base_config", "network.yml")
     if file == _BASE_FILE:
@@ -157,7 +146,7 @@ def _written(changed: dict[str, Any]) -> str:
 
 
 def _is_known(key: str, fields: Mapping[str, FieldInfo]) -> bool:
-    """Returns whether a key is a field of MaxText's config or of a config nested in it."""
+    """Returns whether a key is a field of MaxText's config or of a nested config."""
     nested = (getattr(field.annotation, "model_fields", {}) for field in fields.values())
     return key in fields or any(_is_known(key, inner) for inner in nested)
 
@@ -174,11 +163,8 @@ def _unknown_key(key: str) -> UsageError:
 def build(arguments: Arguments) -> Any:
     """Builds MaxText's config of a run; on a pod this connects the hosts.
 
-    Its `steps` are those of network_train_tokens, if that is how long to train: as many as their
-    tokens are not more, padding included.
-
-    Raises:
-      UsageError: MaxText rejects a value, or the tokens are less than those of a step.
+    With network_train_tokens, `steps` is the number of whole steps that these tokens suffice for,
+    padding included. Raises UsageError if MaxText rejects a value, or there are too few tokens.
     """
     config = _initialized(arguments.argv())
     if not (tokens := arguments.values.get(_TOKENS)):
@@ -210,7 +196,7 @@ def overrides_of(config: Any, stage: Stage) -> list[str]:
     scale = config.max_target_length // stage.crop_size
     before = config.network_curriculum.split(",")[: stage.number]
     overrides = {
-        "run_name": config.run_name,  # by default the time
+        "run_name": config.run_name,  # the time by default
         "base_output_directory": config.base_output_directory,
         "steps": stage.end,
         "learning_rate_schedule_steps": config.learning_rate_schedule_steps,
@@ -238,17 +224,13 @@ def record(arguments: Arguments, config: Any) -> None:
     folder = epath.Path(config.base_output_directory) / config.run_name
     folder.mkdir(parents=True, exist_ok=True)
     values = {**arguments.values, "steps": config.steps}
-    values.pop(_TOKENS, None)  # they are other steps on another number of devices
+    values.pop(_TOKENS, None)  # its number of steps depends on the number of devices
     text = yaml.safe_dump({**_changed(values), "base_config": _BASE})
     (folder / _RECORD).write_text(f"# The config of this run; --checkpoint reads it.\n{text}")
 
 
 def recorded(run_folder: str, *overrides: str) -> Arguments:
-    """Returns the recorded arguments of a run, for use on any machine, with overrides.
-
-    Raises:
-      UsageError: the folder is not that of a run.
-    """
+    """Returns the recorded arguments of a run, for use on any machine, with overrides."""
     try:
         values = yaml.safe_load((epath.Path(run_folder) / _RECORD).read_text())
     except FileNotFoundError:
@@ -256,7 +238,7 @@ def recorded(run_folder: str, *overrides: str) -> Arguments:
             f"{run_folder} is not the folder of a run, base_output_directory/run_name: it has no "
             f"{_RECORD}"
         ) from None
-    # Sharding belongs to the machines that trained, and initial weights to the start of training.
+    # Sharding depends on the training machines, and initial weights matter only at the start.
     kept = {
         key: value
         for key, value in values.items()

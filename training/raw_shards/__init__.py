@@ -1,1 +1,1 @@
-"""Uncompressed ArrayRecord shards read without their library; `reader` is the only way in."""
+"""Direct access to uncompressed ArrayRecord shards, through `reader`."""

@@ -1,10 +1,8 @@
-"""Records of uncompressed shards, found and checked where they lie in the file.
+"""Finds and checks records of uncompressed shards in place in the file.
 
-The file consists of blocks of 64 KiB, each with a header of 24 bytes. Offsets in this package skip
-these headers. Chunks of one uncompressed record follow one another, so the sizes in rows.parquet
-determine the offset of every record.
-
-Kernels recognise such a file by its shape, uint8 [1, bytes]; other byte arrays are uint8 [bytes].
+Offsets skip the headers of the file's 64 KiB blocks. Chunks of one uncompressed record follow one
+another, so the sizes in rows.parquet determine the offset of every record. Kernels recognise such a
+file by its shape, uint8 [1, bytes]; other byte arrays are uint8 [bytes].
 """
 
 from typing import NamedTuple
@@ -19,17 +17,13 @@ BLOCK_BYTES = 1 << 16
 _HEADER_BYTES = 24
 _BODY_BYTES = BLOCK_BYTES - _HEADER_BYTES
 _CHUNK_HEADER_BYTES = 40
-_DATA_HEAD_BYTES = 2  # the compression (none), and the number of bytes of the record's size
+_DATA_HEAD_BYTES = 2  # the compression (none), and the length of the record's size
 _MAX_HEADS_BYTES = _CHUNK_HEADER_BYTES + _DATA_HEAD_BYTES + 5
 _ONE_RECORD = ord("r") | 1 << 8
 
 
 def record_offsets(num_bytes: np.ndarray) -> np.ndarray:
-    """Returns the offset of each record of a shard with `group_size:1,uncompressed`.
-
-    Args:
-      num_bytes: int [records], the size of each.
-    """
+    """Returns the offsets of records of these sizes, with `group_size:1,uncompressed`."""
     num_bytes = num_bytes.astype(np.int64)
     size_bytes = 1 + sum(num_bytes >= 1 << bits for bits in (7, 14, 21, 28))
     heads = _CHUNK_HEADER_BYTES + _DATA_HEAD_BYTES + size_bytes
@@ -46,7 +40,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(offset: int, num_bytes: int) -> Blocks:
-    """Returns the bytes that hold a record and the header of its chunk."""
+    """Returns the bytes that contain a record and the header of its chunk."""
     first = (offset - _MAX_HEADS_BYTES) // _BODY_BYTES
     last = (offset + num_bytes) // _BODY_BYTES
     end = offset + num_bytes + _HEADER_BYTES * (last + 1)
@@ -85,7 +79,7 @@ def load32(raw, at):
     value = uint32(byte_at(raw, at))
     if raw.ndim == 2:
         place = place_of(raw, at)
-        if place % uint64(BLOCK_BYTES) <= uint64(BLOCK_BYTES - 4):  # all in one block: one load
+        if place % uint64(BLOCK_BYTES) <= uint64(BLOCK_BYTES - 4):  # in one block: one load
             for i in range(1, 4):
                 value |= uint32(raw[0, place + uint64(i)]) << uint32(8 * i)
             return value
@@ -103,7 +97,7 @@ def load64(raw, at):
 
 @njit
 def num_together(at, end):
-    """Returns how many of the bytes [at, end) of a file precede the next header."""
+    """Returns the number of bytes of [at, end) before the next header of a file."""
     return min(end - at, _BODY_BYTES - at % _BODY_BYTES)
 
 
@@ -172,8 +166,7 @@ def record_in(raw, offset, num_bytes):
 def copy_records(raw, offsets, num_bytes, target, begins, is_intact_row):
     """Copies the intact records of a file to target[begins].
 
-    Args:
-      is_intact_row: bool [records]; where False, the record is checked and the entry set.
+    Records with False in is_intact_row, bool [records], are checked and their entries set.
     """
     for j in range(len(offsets)):
         if not is_intact_row[j]:

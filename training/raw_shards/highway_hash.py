@@ -1,7 +1,7 @@
-"""HighwayHash with 64 bits, the checksum of an ArrayRecord chunk, over bytes where they lie.
+"""64-bit HighwayHash, the checksum of an ArrayRecord chunk, computed over bytes in place.
 
-ArrayRecord's reader computes it over a copy of every record. The four lanes of its state are
-vectors of LLVM: numba makes none of a plain loop, which takes twice as long.
+ArrayRecord's reader computes it over a copy of every record. The four lanes of the state are LLVM
+vectors, because numba does not vectorise a plain loop, which takes twice as long.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ _MULTIPLIERS = np.array(
 _SWAPPED_KEY = _KEY >> np.uint64(32) | _KEY << np.uint64(32)
 # v0, v1, mul0 and mul1 of the algorithm, four lanes each.
 _START = np.concatenate([_MULTIPLIERS ^ np.concatenate([_KEY, _SWAPPED_KEY]), _MULTIPLIERS])
-# Where each byte of two lanes comes from when they are mixed.
+# The source of each byte when two lanes are mixed.
 _ZIPPER = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)
 
 
@@ -106,11 +106,7 @@ def _rotated(half, num_bits):
 
 @njit
 def finish(state, rest, num_rest):
-    """Returns the hash of the packets so far and of the first `num_rest` < 32 bytes of `rest`.
-
-    Args:
-      rest: uint8 [32], changed.
-    """
+    """Returns the hash of the packets so far and of the first `num_rest` < 32 bytes of `rest`."""
     packet = np.zeros(4, np.uint64)
     cells = packet.view(np.uint8)
     if num_rest > 0:

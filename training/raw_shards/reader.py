@@ -1,9 +1,9 @@
-"""Reads records of many shards: uncompressed ones where they lie, all others with ArrayRecord.
+"""Reads records of many shards: uncompressed ones in place, all others with ArrayRecord.
 
 docs/format.md describes the file. A local shard is mapped; on gs:// the blocks of a record are
 fetched, together with those of nearby records, where ArrayRecord would request the whole shard.
-Every record is compared with its checksum when it is fetched, or else when it is first used. A
-record that fails the comparison is left to ArrayRecord's reader, which reports the fault.
+Every record is compared with its checksum when it is fetched, or at first use if mapped. Records
+that fail are left to ArrayRecord's reader, which reports the error.
 """
 
 import itertools
@@ -24,9 +24,9 @@ from training.raw_shards.blocks import (
     record_offsets,
 )
 
-# On gs://, records fetched together begin in one stretch of the shard, with small gaps between.
+# On gs://, records fetched together begin in one stretch of the shard and have small gaps.
 _STRETCH_BYTES, _MAX_GAP_BYTES = 8 << 20, 1 << 18
-_MAX_OFFSETS = 256  # shards whose record offsets are kept
+_MAX_OFFSETS = 256  # max shards with cached record offsets
 
 
 class RawRows(Lines, Protocol):
@@ -38,22 +38,17 @@ class RawRows(Lines, Protocol):
 
 
 class _Piece(NamedTuple):
-    """Consecutive requested rows, the offsets of their records, and the file; None if unreadable.
-
-    The file is uint8 [1, bytes], from the beginning of a block.
-    """
+    """Consecutive requested rows, their records' offsets, and the file; None if unreadable."""
 
     own: slice
     offsets: np.ndarray
-    file: np.ndarray | None
+    file: np.ndarray | None  # uint8 [1, bytes], from the beginning of a block
 
 
 class RawReader[Rows: RawRows](RowReader[Rows]):
     """A `RowReader` of ArrayRecord shards with direct access to uncompressed records.
 
-    Attributes:
-      is_raw: whether records are read directly. If False, ArrayRecord's library reads all.
-      is_checked: bool [rows], the rows that have passed all checks in this process.
+    `is_checked`, bool [rows], marks the rows that have passed all checks in this process.
     """
 
     def __init__(self, dataset: Dataset, split: str, rows: Rows, cure: str):
@@ -71,9 +66,9 @@ class RawReader[Rows: RawRows](RowReader[Rows]):
         return record_in(file, offset, int(self.rows.num_bytes[row])).tobytes()
 
     def view(self, row: int) -> tuple[np.ndarray, int] | None:
-        """Returns a file, uint8 [1, bytes], and the offset of a row's record in it.
+        """Returns a file, uint8 [1, bytes], and the offset of a row's record, or None to read it.
 
-        None if the record has to be read instead. The caller may set `is_checked` for the row.
+        The caller may set `is_checked` for the row.
         """
         return self._find(row, is_view=True)
 
@@ -105,9 +100,7 @@ class RawReader[Rows: RawRows](RowReader[Rows]):
     ) -> np.ndarray:
         """Copies the records of rows to target[begins]; returns which were intact: bool [rows].
 
-        Args:
-          rows: int64, ascending.
-          run: `map`, or that of an executor, for what is fetched.
+        `rows` ascend; `run` is `map` or an executor's, for fetches.
         """
         if not self._is_local:
             self.is_checked[rows] = False  # every fetch returns new bytes
@@ -138,7 +131,7 @@ class RawReader[Rows: RawRows](RowReader[Rows]):
                 yield _Piece(own, offsets, None)
 
     def _near(self, rows: np.ndarray) -> Iterator[tuple[slice, int, np.ndarray, int]]:
-        """Yields rows to fetch together: which, shard, offsets, and bytes from the first on."""
+        """Yields rows to fetch together: (rows, shard, offsets, bytes from the first on)."""
         for own, shard, offsets in self._in_shards(rows):
             ends = offsets + self.rows.num_bytes[rows[own]]
             is_far = offsets[1:] - ends[:-1] > _MAX_GAP_BYTES
@@ -165,7 +158,7 @@ class RawReader[Rows: RawRows](RowReader[Rows]):
         return np.frombuffer(self.map_shard(shard), np.uint8)[np.newaxis]
 
     def _fetch(self, shard: int, offset: int, num_bytes: int) -> tuple[np.ndarray, int]:
-        """Returns the blocks of a shard on gs:// that hold records, and the offset in them."""
+        """Returns the blocks of a shard on gs:// that contain records, and the offset in them."""
         blocks = blocks_of(offset, num_bytes)
         path = self._dataset.file(self._shards[shard].path)
         data = gcs.read_range(path, blocks.begin, blocks.end - blocks.begin)

@@ -1,7 +1,7 @@
 """Random numbers derived from keys, for compiled code.
 
-A key is a uint64 derived from all that the numbers may depend on, such as (seed, epoch, row, k). So
-a context is the same on any host, in any order and after any resume. Streams are SplitMix64
+A key is a uint64 derived from everything the numbers may depend on, such as (seed, epoch, row, k),
+so a context is the same on any host, in any order and after any resume. Streams are SplitMix64
 (Steele, Lea and Flood, 2014); `permuted` is a Feistel cipher, a permutation without an array.
 """
 
@@ -36,28 +36,28 @@ def next_word(stream):
 
 @njit
 def next_below(stream, limit):
-    """Returns an integer of [0, limit), limit at most 2**32; off uniform by limit / 2**32."""
+    """Returns an integer in [0, limit), limit <= 2**32; deviates from uniform by limit / 2**32."""
     return np.int64(((next_word(stream) >> uint64(32)) * uint64(limit)) >> uint64(32))
 
 
 @njit
 def uniform(word):
-    """Returns a float64 of [0, 1), given a random uint64."""
+    """Returns a float64 in [0, 1), given a random uint64."""
     return np.float64(uint64(word) >> uint64(11)) * (1.0 / (1 << 53))
 
 
 @njit
 def next_uniform(stream):
-    """Returns a float64 of [0, 1)."""
+    """Returns a float64 in [0, 1)."""
     return uniform(next_word(stream))
 
 
 @njit
 def permuted(index, size, key):
-    """Returns the image of `index` under the permutation of [0, size) with that key.
+    """Returns the image of `index` under the permutation of [0, size) with this key.
 
     Four rounds of a balanced Feistel network over the next power of four, repeated while the value
-    lies outside, fewer than four times on average.
+    is out of range: fewer than four times on average.
     """
     half = uint64(1)
     while (uint64(1) << (uint64(2) * half)) < uint64(size):

@@ -31,7 +31,7 @@ def _generate_prefetch(typing_context, array, at):
     return types.void(array, types.int64), generate
 
 
-# Asks the processor for the cache line of a byte, by its place in memory, without waiting for it.
+# Prefetches the cache line of a byte, given its place in memory.
 _prefetch_place: Any = intrinsic(_generate_prefetch)
 
 
@@ -76,7 +76,7 @@ def second_at(raw, layout, i):
 
 @njit
 def rtt_code_at(raw, layout, i):
-    """Returns the RTT of measurement i as `encode_rtt` gives it."""
+    """Returns the RTT of measurement i as `encode_rtt` returns it."""
     if layout.kind == ARROW:
         return np.int64(rtt_code(np.uint32(load32(raw, layout.rtts + 4 * i)).view(np.float32)))
     return np.int64(load16(raw, layout.rtts + 2 * i))
@@ -119,7 +119,7 @@ def _ipv6_before(raw, layout, i, ranks):
 
 @njit
 def _text_of(raw, start, end):
-    """Returns an array [bytes] and the range of it that holds a text."""
+    """Returns an array [bytes] and the range in it that holds a text."""
     if raw.ndim == 1:
         return raw, start, end
     text = np.empty(end - start, np.uint8)
@@ -130,7 +130,7 @@ def _text_of(raw, start, end):
 
 @njit
 def _parsed_dst(raw, layout, i):
-    """Reads a destination that is text; is_ipv6 is -1 where the text is damaged."""
+    """Parses a destination stored as text; is_ipv6 is -1 if the text is damaged."""
     start = np.int64(load32(raw, layout.dst + 4 * i))
     end = np.int64(load32(raw, layout.dst + 4 * i + 4))
     if start > end or end > layout.families - layout.dst_more:
@@ -151,11 +151,7 @@ def _parsed_dst(raw, layout, i):
 
 @njit
 def dst_at(raw, layout, i, ranks=None):
-    """Returns the destination of measurement i: (hi, lo, is_ipv6), is_ipv6 -1 if damaged.
-
-    Args:
-      ranks: those of `Located`, if `raw` is a shard.
-    """
+    """Returns the destination of measurement i: (hi, lo, is_ipv6), is_ipv6 -1 if damaged."""
     if layout.kind == ARROW:
         return _parsed_dst(raw, layout, i)
     num_before = np.int64(0)  # IPv6 destinations
@@ -181,5 +177,5 @@ def all_readable(raw, layout):
 
 @kernel
 def are_readable(raw, layout):
-    """Returns what `all_readable` does."""
+    """Calls `all_readable` from Python."""
     return all_readable(raw, layout)

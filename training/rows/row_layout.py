@@ -1,11 +1,8 @@
 """Offsets of the columns of a probe row in its bytes, so that kernels read only what they need.
 
-A `Layout` has the offsets of one row's columns in `raw`, an array of bytes: a record as it was
-read, a map of many compact rows (see `column_cache`), or a shard as it lies in its file (see
-`blocks`).
-
-`locate` computes the layout of a record without Arrow if the record has exactly the form that
-`row_codec` writes. Any other record is decoded by Arrow and encoded as compact bytes.
+The bytes are a record, a memory map of many compact rows (see `column_cache`), or a shard as stored
+in its file (see `blocks`). `locate` computes the layout of a record without Arrow if the record has
+exactly the form that `row_codec` writes. Any other record is decoded and encoded as compact bytes.
 """
 
 from typing import Any, NamedTuple
@@ -20,48 +17,38 @@ from training.raw_shards.blocks import load32, load64, num_together, place_of
 COMPACT, ARROW = 0, 1
 NO_RANKS = np.zeros(0, np.uint32)
 RANK_BLOCK = 512
-HASH_BYTES = 8  # of a row in the column cache, behind it
-NEITHER = -1  # the kind of bytes in any other form than that of `row_codec`
+HASH_BYTES = 8  # after each row in the column cache
+NEITHER = -1  # kind of bytes not in a form that `row_codec` writes
 _US_PER_SECOND = 1_000_000
 
 
 class Layout(NamedTuple):
-    """The size of a row and the offsets of its columns in an array of bytes.
+    """The size of a row and the offsets of its columns in an array of bytes."""
 
-    Attributes:
-      kind: COMPACT or ARROW.
-      times: COMPACT: uint32 seconds after first_second. ARROW: int64 µs.
-      rtts: COMPACT: uint16 codes. ARROW: float32 ms.
-      dst: COMPACT: IPv4, 4 bytes each. ARROW: int32 offsets into the text at dst_more.
-      dst_more: COMPACT: IPv6, 16 bytes each. ARROW: the text of the addresses.
-      families: COMPACT: one bit each, set for IPv6, if the row has both. ARROW: int8 4 or 6.
-      ranks: COMPACT: see `_ranks`, if the row has both families.
-    """
-
-    kind: int
+    kind: int  # COMPACT or ARROW
     num_measurements: int
     num_ipv6: int
     first_second: int
-    times: int
-    rtts: int
-    dst: int
-    dst_more: int
-    families: int
-    ranks: int
+    times: int  # COMPACT: uint32 seconds after first_second. ARROW: int64 µs
+    rtts: int  # COMPACT: uint16 codes. ARROW: float32 ms
+    dst: int  # COMPACT: IPv4, 4 bytes each. ARROW: int32 offsets into the text at dst_more
+    dst_more: int  # COMPACT: IPv6, 16 bytes each. ARROW: the text of the addresses
+    families: int  # COMPACT: if mixed, one bit each, set for IPv6. ARROW: int8 4 or 6
+    ranks: int  # COMPACT: if mixed, see `_ranks`
 
 
 FIRST_OFFSET = Layout._fields.index("times")
 
 
 class Columns(NamedTuple):
-    """One row's measurements: uint8 [bytes], or [1, bytes] of a shard, read-only; the layout."""
+    """One row's measurements: read-only uint8 [bytes], or [1, bytes] of a shard; and the layout."""
 
     raw: np.ndarray
     layout: Layout
 
 
 class Located(NamedTuple):
-    """The key and the columns of the row in a record, and its ranks if these are not in `raw`."""
+    """The key and columns of the row in a record; its ranks if they are not in `raw`."""
 
     src_id: int
     row_index: int
@@ -72,7 +59,7 @@ class Located(NamedTuple):
 # --- finding the columns of a record --------------------------------------------------------------
 
 _EMPTY_RECORD_BYTES = int(arrow_record.record_bytes(0, 0))
-_RECORD_BODY = _EMPTY_RECORD_BYTES - 8 * 8 - 8  # eight columns of 8 bytes, the end of the stream
+_RECORD_BODY = _EMPTY_RECORD_BYTES - 8 * 8 - 8  # less eight columns of 8 bytes, end of stream
 _EMPTY_ARROW_BYTES = int(row_codec.arrow_measurements_bytes(0, 0)) - 8  # less the one offset
 _ARROW_BODY = _EMPTY_ARROW_BYTES - 8
 _HEADER_BYTES = row_codec.COMPACT_HEADER.size
@@ -82,18 +69,14 @@ _MEASUREMENTS_HEAD = np.frombuffer(row_codec.MEASUREMENTS_HEAD, "<u8")
 
 
 def locate(record: bytes) -> Located:
-    """Finds the measurements of a record.
-
-    Raises:
-      ValueError: the bytes are not a record, or its measurements are damaged.
-    """
+    """Finds the measurements of a record; ValueError if it is damaged."""
     if record.startswith(tf_example.MAGIC):  # this costs a copy
         record = arrow_record.encode_record(tf_example.decode_example(record))
     return _locate_own(record) or _locate_any(record)
 
 
 def _locate_own(record: bytes) -> Located | None:
-    """Computes the layout; None if any size or mark is not where `row_codec` puts it."""
+    """Computes the layout; None if any size or mark differs from what `row_codec` writes."""
     raw = np.frombuffer(record, np.uint8)
     src_id, row_index, *found = _find_own(raw, 0, len(record))
     layout = Layout._make(found)
@@ -106,7 +89,7 @@ def _locate_own(record: bytes) -> Located | None:
 
 
 def locate_in_file(raw: np.ndarray, offset: int, num_bytes: int) -> Located | None:
-    """Finds the measurements of a record in its shard, uint8 [1, bytes], as `_locate_own`."""
+    """Does the same as `_locate_own` for a record in its shard, uint8 [1, bytes]."""
     src_id, row_index, *found = _find_own(raw, offset, num_bytes)
     layout = Layout._make(found)
     if layout.kind == NEITHER:
@@ -128,11 +111,7 @@ def _locate_any(record: bytes) -> Located:
 
 
 def to_compact(run: np.ndarray) -> Columns:
-    """Returns a sorted run as compact measurements with their ranks.
-
-    Raises:
-      ValueError: the run is empty, not in order, or its times exceed the compact range.
-    """
+    """Returns a sorted run as compact measurements with ranks; ValueError if that is impossible."""
     seconds = run["event_time"] // _US_PER_SECOND
     if len(run) == 0:
         raise ValueError("it holds no measurement")
@@ -147,11 +126,7 @@ def to_compact(run: np.ndarray) -> Columns:
 
 
 def with_ranks(compact: bytes) -> Columns:
-    """Returns compact measurements followed by their ranks.
-
-    Raises:
-      ValueError: the bytes are not compact measurements.
-    """
+    """Returns compact measurements followed by their ranks; ValueError if they are damaged."""
     raw = np.frombuffer(compact, np.uint8)
     layout = Layout._make(_find_compact(raw, 0, len(compact)))
     if layout.kind == NEITHER or not compact.startswith(row_codec.COMPACT_MAGIC):
@@ -167,13 +142,13 @@ def with_ranks(compact: bytes) -> Columns:
 
 
 def ranks_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
-    """Returns the size of the ranks of each row: int64 [rows]."""
+    """Returns the size of each row's ranks: int64 [rows]."""
     is_mixed = (num_ipv6 > 0) & (num_ipv6 < num)
     return np.where(is_mixed, (num + RANK_BLOCK - 1) // RANK_BLOCK * 4, 0)
 
 
 def cached_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
-    """Returns the size of each row in the column cache, with ranks and hash: int64 [rows]."""
+    """Returns the size of each row in the column cache, including ranks and hash: int64 [rows]."""
     num, num_ipv6 = num.astype(np.int64), num_ipv6.astype(np.int64)
     sizes = row_codec.compact_measurements_bytes(num, num_ipv6) + ranks_bytes(num, num_ipv6)
     return (sizes + 7) // 8 * 8 + HASH_BYTES
@@ -269,7 +244,7 @@ def _find_compact(raw, start, num_bytes):
 
 @njit
 def _begins_with(raw, at, head):
-    """Returns whether the words of `head` lie at an offset."""
+    """Returns whether the words of `head` are at an offset."""
     num_other = 0
     for i in range(len(head)):
         num_other += load64(raw, at + 8 * i) != head[i]
@@ -278,7 +253,7 @@ def _begins_with(raw, at, head):
 
 @njit
 def find_row(raw, begin, num_bytes):
-    """Returns (src_id, row_index, layout) of a record, NEITHER unless `row_codec` writes it so."""
+    """Returns (src_id, row_index, layout) of a record; NEITHER unless in `row_codec`'s form."""
     # Sizes are int32; a negative one is read as a size larger than the record.
     zero, nothing, body, end = np.int64(0), _nothing(), begin + _RECORD_BODY, begin + num_bytes
     if num_bytes < _EMPTY_RECORD_BYTES or not _begins_with(raw, begin, _RECORD_HEAD):
@@ -319,7 +294,7 @@ def _count_bits(word):
 
 @njit
 def count_ipv6(raw, families, num):
-    """Counts IPv6 destinations before each block of RANK_BLOCK, and all: uint32 [blocks + 1]."""
+    """Counts IPv6 destinations before each block of RANK_BLOCK, and in all: uint32 [blocks + 1]."""
     counts = np.zeros((num + RANK_BLOCK - 1) // RANK_BLOCK + 1, np.uint32)
     total = uint64(0)
     for first in range(0, num, 64):

@@ -34,12 +34,9 @@ def _read_dst(raw, layout, i):
 
 
 class Measurements(Sequence[dict[str, Any]]):
-    """The measurements of a row, each decoded when it is accessed.
+    """The measurements of a row, each decoded when it is accessed; `columns` is for kernels.
 
     An item is {event_time: datetime (UTC, naive), dst_addr: str, ip_version: int, rtt: float ms}.
-
-    Attributes:
-      columns: for kernels, see `row_layout`.
     """
 
     def __init__(self, columns: Columns):
@@ -97,7 +94,7 @@ class ProbeRowDataSource:
 
     Raises:
       ProbelineError: no such finished dataset or shard exists, or it differs from its manifest.
-        Accessing a row raises `BadRowError` if it is damaged.
+        Accessing a damaged row raises `BadRowError`.
 
     Example:
 
@@ -151,7 +148,7 @@ class ProbeRowDataSource:
         }
 
     def locate(self, index: int) -> Located:
-        """Returns the place of a row's measurements, for `contexts.draw_contexts`."""
+        """Returns the location of a row's measurements, for `contexts.draw_contexts`."""
         return self._reader.locate(index)
 
     def to_arrow(self, index: int) -> pa.RecordBatch:
@@ -167,7 +164,7 @@ class ProbeRowDataSource:
 
 
 class ProbeDataSource(ProbeRowDataSource):
-    """The rows of some shards: `ProbeRowDataSource` by another name.
+    """The rows of the given shards: an alias of `ProbeRowDataSource`.
 
     Args:
       arrayrecord_files: the shards, of one split.

@@ -1,4 +1,4 @@
-"""The row index of some shards, as arrays: an epoch is planned from it without reading a row."""
+"""The row index of a set of shards as arrays, for planning an epoch without reading a row."""
 
 import contextlib
 import fnmatch
@@ -33,32 +33,24 @@ def _no_array() -> np.ndarray:
 
 @dataclass(frozen=True)
 class RowTable:
-    """What the row index says of some shards' rows: arrays [rows] in order of shard and position.
+    """The row index of a set of shards: arrays [rows] in order of shard and position.
 
-    Those from `src_id` on are empty unless `load_rows` was asked for them.
-
-    Attributes:
-      shard_begins: the number of rows before each shard of the split, and of all.
-      untimed_tokens: tokens of a row's measurements without timestamps, at most 2**31 - 1.
-      identity: the key of (src_id, row_index).
-      src_hi, src_lo: as in `beam_pipeline.dataset.addresses`; src_hi is empty if it is always 0.
-      first_second, last_second: since 1970.
-      cache_offset: of the row in the column cache.
+    Arrays from `src_id` on are optional, see `MappedRows`; absent ones are empty.
     """
 
-    shard_begins: np.ndarray
+    shard_begins: np.ndarray  # number of rows before each shard of the split, and in total
     num_bytes: np.ndarray
     n_measurements: np.ndarray
     num_ipv6: np.ndarray
-    untimed_tokens: np.ndarray
-    identity: np.ndarray
-    src_hi: np.ndarray
+    untimed_tokens: np.ndarray  # tokens without timestamps, at most 2**31 - 1
+    identity: np.ndarray  # key of (src_id, row_index)
+    src_hi: np.ndarray  # as in `beam_pipeline.dataset.addresses`; empty if it is always 0
     src_lo: np.ndarray
     src_id: np.ndarray = field(default_factory=_no_array)
     row_index: np.ndarray = field(default_factory=_no_array)
-    first_second: np.ndarray = field(default_factory=_no_array)
+    first_second: np.ndarray = field(default_factory=_no_array)  # since 1970
     last_second: np.ndarray = field(default_factory=_no_array)
-    cache_offset: np.ndarray = field(default_factory=_no_array)
+    cache_offset: np.ndarray = field(default_factory=_no_array)  # in the column cache
 
     def __len__(self) -> int:
         return int(self.shard_begins[-1])
@@ -70,18 +62,18 @@ class RowTable:
         return (hi != 0) | (self.src_lo >> np.uint64(32) != np.uint64(0xFFFF))
 
     def source(self, row: int) -> tuple[np.uint64, np.uint64, np.bool_]:
-        """Returns the address of a row's probe: its halves, and whether it is IPv6."""
+        """Returns the address of a row's probe: (hi, lo, is_ipv6)."""
         hi = self.src_hi[row] if len(self.src_hi) else np.uint64(0)
         lo = self.src_lo[row]
         return hi, lo, np.bool_(hi != 0 or lo >> np.uint64(32) != np.uint64(0xFFFF))
 
     def place(self, row: int) -> tuple[int, int]:
-        """Returns the shard of a row and its position there."""
+        """Returns the shard of a row and its position in it."""
         shard = int(self.shards_of(np.array(row)))
         return shard, row - int(self.shard_begins[shard])
 
     def shards_of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the shard of each of some rows."""
+        """Returns the shard of each row."""
         return np.searchsorted(self.shard_begins, rows, "right") - 1
 
     def of_shard(self, shard: int) -> slice:
@@ -91,17 +83,12 @@ class RowTable:
 
 @dataclass(frozen=True)
 class ShardSet:
-    """A split, or some of its shards.
-
-    Attributes:
-      shards: all shards of the split, by number.
-      chosen: the numbers of those in use.
-    """
+    """A split, or some of its shards."""
 
     dataset: Dataset
     split: str
-    shards: list[Shard]
-    chosen: list[int]
+    shards: list[Shard]  # all shards of the split, by number
+    chosen: list[int]  # numbers of those in use
 
     def path(self, shard: int) -> str:
         """Returns the path of a shard."""
@@ -109,7 +96,7 @@ class ShardSet:
 
     @property
     def row_begins(self) -> np.ndarray:
-        """The number of chosen rows before each shard of the split, and of all."""
+        """The number of chosen rows before each shard of the split, and in total."""
         counts = np.zeros(len(self.shards) + 1, np.int64)
         for number in self.chosen:
             counts[number + 1] = self.shards[number].num_records
@@ -117,12 +104,12 @@ class ShardSet:
 
     @property
     def index_crc32c(self) -> str:
-        """The checksum of the split's rows.parquet: the same for copies of a dataset."""
+        """The checksum of the split's rows.parquet: equal for copies of a dataset."""
         return self.dataset.manifest.splits[self.split].index_crc32c
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the files' checksums: the same for the same rows, wherever they are."""
+        """A digest of the files' checksums: equal for the same rows, wherever they are."""
         shards = [(number, self.shards[number].crc32c) for number in self.chosen]
         data = orjson.dumps([self.split, self.index_crc32c, shards])
         return hashlib.blake2b(data, digest_size=8).hexdigest()
@@ -138,8 +125,8 @@ def find_shards(
         several of the last two; local or gs://.
 
     Raises:
-      ProbelineError: no such finished dataset or shard exists, several splits or datasets are
-        named, or the dataset is TFRecord, which has no access by number.
+      ProbelineError: no such finished dataset or shard exists, the files belong to several splits
+        or datasets, or the dataset is TFRecord, which has no access by number.
     """
     given: Any = [files] if isinstance(files, str | os.PathLike) else files
     try:
@@ -171,7 +158,7 @@ def find_shards(
 
 
 def _match(dataset: Dataset, pattern: str) -> set[tuple[str, int]]:
-    """Returns (split, number) of each shard that a path or glob names."""
+    """Returns (split, number) of each shard that a path or glob matches."""
     pattern = _plain(pattern)
     if pattern == _plain(dataset.path):
         pattern = _plain(dataset.file("train"))
@@ -188,7 +175,7 @@ def _plain(path: str) -> str:
     return path.rstrip("/") if "://" in path else os.path.normpath(path)
 
 
-# The columns of rows.parquet that arrays are made from, …
+# The columns of rows.parquet that the arrays come from.
 _LINES = (
     "num_bytes",
     "src_id",
@@ -199,7 +186,7 @@ _LINES = (
     "num_failed",
 )
 _TIMES = {"first_second": "first_timestamp", "last_second": "last_timestamp"}
-# … and the arrays: those that every table has, and all.
+# The arrays that every table has, then the optional ones.
 _DTYPES: dict[str, Any] = {
     **dict.fromkeys(("num_bytes", "n_measurements", "num_ipv6", "untimed_tokens"), np.int32),
     **dict.fromkeys(("identity", "src_hi", "src_lo"), np.uint64),
@@ -214,11 +201,7 @@ _MORE_DTYPES: dict[str, Any] = {
 
 
 def load_rows(shards: ShardSet) -> RowTable:
-    """Reads the chosen shards' lines of rows.parquet, with all arrays of a table.
-
-    Raises:
-      ProbelineError: the file is missing, or differs from the one that the manifest describes.
-    """
+    """Reads the chosen shards' lines of rows.parquet, with all arrays of a table."""
     begins, names = shards.row_begins, {**_DTYPES, **_MORE_DTYPES}
     arrays = {name: np.zeros(begins[-1], dtype) for name, dtype in names.items()}
     for begin, values in _parts_of(shards, set(_MORE_DTYPES)):
@@ -227,20 +210,14 @@ def load_rows(shards: ShardSet) -> RowTable:
     return RowTable(begins, **arrays)
 
 
-# By name: the dtype and the length of an array.
+# Name to (dtype, length).
 type Sizes = Mapping[str, tuple[Any, int]]
 
 
 class MappedArrays:
-    """Some arrays, which a process writes once, part by part, and then maps.
+    """Arrays that a process writes once, part by part, and then maps; zeros where not written.
 
-    Pickled, it names its file, which is removed when the process that made it ends, or drops it.
-
-    Args:
-      sizes: of the arrays; each is zeros where nothing is written.
-
-    Raises:
-      ProbelineError: the file cannot be written.
+    Pickling keeps only the name of the file, which is removed when its creator ends or drops it.
     """
 
     def __init__(self, sizes: Sizes):
@@ -257,7 +234,7 @@ class MappedArrays:
             os.close(file)
 
     def write(self, name: str, begin: int, values: np.ndarray) -> None:
-        """Writes values to an array, from an index on."""
+        """Writes values to an array from index `begin` on."""
         dtype, _ = self._sizes[name]
         with explained_os_errors("write", self._path), open(self._path, "r+b") as file:
             file.seek(self._begins[name] + begin * dtype.itemsize)
@@ -265,7 +242,7 @@ class MappedArrays:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Maps the arrays."""
-        # Kernels are compiled for arrays that can be written; these pages would be copied then.
+        # Kernels are compiled for writable arrays; a page is copied if one writes to it.
         return {
             name: np.asarray(np.memmap(self._path, dtype, "c", self._begins[name], length))
             if length
@@ -275,7 +252,7 @@ class MappedArrays:
 
 
 def _remove(path: str, process: int) -> None:
-    if os.getpid() == process:  # not in a fork of it
+    if os.getpid() == process:  # not in a fork
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
@@ -283,11 +260,7 @@ def _remove(path: str, process: int) -> None:
 class MappedRows:
     """A row table in a temporary file, for a process and its workers, see `MappedArrays`.
 
-    Args:
-      names: the arrays of a table that are wanted beside those that each has.
-
-    Raises:
-      ProbelineError: as `load_rows`, or the file cannot be written.
+    `names` are the optional arrays of the table.
     """
 
     def __init__(self, shards: ShardSet, names: Collection[str]):
@@ -301,7 +274,7 @@ class MappedRows:
             self._has_hi |= "src_hi" in values
             for name, part in values.items():
                 self._mapped.write(name, begin, part)
-        pa.default_memory_pool().release_unused()  # a few hundred MiB, of row groups
+        pa.default_memory_pool().release_unused()  # a few hundred MiB of row groups
 
     def table(self) -> RowTable:
         """Returns the table."""
@@ -340,7 +313,7 @@ def _arrays_of(lines: pa.Table, names: Collection[str]) -> dict[str, np.ndarray]
         for name in ("src_id", "row_index", "n_measurements", "num_ipv6", "num_failed")
     )
     hi, lo, family = addresses.parse(lines.column("src_addr").combine_chunks())
-    # IPv4 to IPv4 takes 14 tokens; IPv6 adds 12 for either end, a failure takes 2 off.
+    # IPv4 to IPv4 takes 14 tokens; IPv6 adds 12 at either end, a failed ping has 2 fewer.
     tokens = n * (14 + 12 * (family == addresses.FAMILY_IPV6).astype(np.int64))
     tokens += 12 * num_ipv6.astype(np.int64) - 2 * num_failed
     return {

@@ -1,6 +1,6 @@
 """Reads rows of many shards, local or gs://, and locates their measurements, for batches.
 
-Every row is compared with its line of rows.parquet: errors name shards that were replaced or
+Every row is compared with its line of rows.parquet, so errors name shards that were replaced or
 damaged after the manifest was written.
 """
 # The arguments of kernels get their types from numba.
@@ -34,10 +34,8 @@ from training.rows.row_table import RowTable, ShardSet, row_key
 
 __all__ = ["BadRow", "BadRowError", "ShardReader", "check_feed", "check_shards", "num_threads_for"]
 
-# Records of up to this size are copied together, so that a batch needs little memory for them.
-_MAX_GATHERED_BYTES = 1 << 16
-# Records from this size on are used in place, between block headers, which costs some time.
-_MIN_IN_PLACE_BYTES = 1 << 19
+_MAX_GATHERED_BYTES = 1 << 16  # max size of records copied together, to limit a batch's memory
+_MIN_IN_PLACE_BYTES = 1 << 19  # smaller records are copied: block headers slow reading in place
 _MIN_FETCHES = 16  # concurrent requests to gs://
 _NUM_FIELDS = len(Layout._fields)
 
@@ -51,20 +49,14 @@ class BadRow(NamedTuple):
 
 
 class GatheredRows(NamedTuple):
-    """Small rows and their bytes.
+    """Small rows and their bytes."""
 
-    Attributes:
-      rows: int64 [rows], ascending.
-      raw: uint8, read-only: records, each followed by its ranks.
-      layouts: int64 [rows, fields of `Layout`].
-    """
-
-    rows: np.ndarray
-    raw: np.ndarray
-    layouts: np.ndarray
+    rows: np.ndarray  # int64 [rows], ascending
+    raw: np.ndarray  # uint8, read-only: records, each followed by its ranks
+    layouts: np.ndarray  # int64 [rows, fields of `Layout`]
 
     def columns(self, row: int) -> Columns | None:
-        """Returns the measurements of a row, None if it was not gathered."""
+        """Returns the measurements of a row, or None if it was not gathered."""
         place = int(np.searchsorted(self.rows, row))
         if place == len(self.rows) or self.rows[place] != row:
             return None
@@ -85,11 +77,7 @@ class ShardReader(RawReader[RowTable]):
         self.shards = shards
 
     def locate_in_place(self, row: int) -> Located:
-        """Returns the measurements of a row; those of a large one where they lie in the shard.
-
-        Raises:
-          BadRowError: as `locate`.
-        """
+        """Returns the measurements of a row as `locate`; those of a large row in place."""
         num_bytes = int(self.rows.num_bytes[row])
         if num_bytes >= _MIN_IN_PLACE_BYTES and (found := self.view(row)):
             file, offset = found
@@ -100,11 +88,9 @@ class ShardReader(RawReader[RowTable]):
         return self.locate(row)
 
     def gather(self, rows: np.ndarray, run: Callable[..., Iterable[Any]] = map) -> GatheredRows:
-        """Copies the rows that are small, intact and uncompressed; the others must be read.
+        """Copies the rows that are small, intact and uncompressed; the caller reads the others.
 
-        Args:
-          rows: int64, ascending.
-          run: `map`, or that of an executor, for what is fetched.
+        `rows` ascend; `run` is `map` or an executor's, for rows that are fetched.
         """
         table = self.rows
         rows = rows[(table.num_bytes[rows] <= _MAX_GATHERED_BYTES) & self.is_raw]
@@ -123,11 +109,7 @@ class ShardReader(RawReader[RowTable]):
         return GatheredRows(rows[is_right], raw, layouts[is_right])
 
     def locate(self, row: int) -> Located:
-        """Returns the measurements of a row.
-
-        Raises:
-          BadRowError: the row cannot be read, or differs from its line in the index.
-        """
+        """Returns the measurements of a row; BadRowError if unreadable or not as in the index."""
         return self.locate_in(row, self.read(row))
 
     def locate_in(self, row: int, record: bytes) -> Located:
@@ -147,7 +129,7 @@ class ShardReader(RawReader[RowTable]):
             raise self.bad_row(row, f"it holds {names} {found}, which differ from rows.parquet")
 
     def describe(self, row: int, reason: str) -> BadRow:
-        """Returns the place of a row that is skipped."""
+        """Returns the place of a skipped row."""
         return BadRow(*self.rows.place(row), reason)
 
 
@@ -178,11 +160,7 @@ def _find_rows(raw, begins, num_bytes, identity, n_measurements, was_checked, la
 
 
 def check_shards(shards: ShardSet) -> None:
-    """Compares the sizes and, on GCS, the checksums of the shards with the manifest.
-
-    Raises:
-      ProbelineError: some shards are missing or differ.
-    """
+    """Compares the sizes and, on GCS, the checksums of the shards with the manifest."""
     infos = file_infos([shards.path(number) for number in shards.chosen])
     faults = []
     for number in shards.chosen:
@@ -203,16 +181,12 @@ def check_shards(shards: ShardSet) -> None:
 
 
 def num_threads_for(shards: ShardSet, wanted: int) -> int:
-    """Returns the number of reading threads; on gs:// they mostly wait for answers."""
+    """Returns the number of reading threads; on gs:// they mostly wait for responses."""
     return wanted if is_local(shards.dataset.path) else max(wanted, _MIN_FETCHES)
 
 
 def check_feed(shards: ShardSet, *, has_cache: bool) -> None:
-    """Checks that batches can be made of the shards.
-
-    Raises:
-      UsageError: they hold no row; or they are compressed and on gs://, and there is no cache.
-    """
+    """Raises UsageError if the shards have no rows, or are compressed on gs:// without a cache."""
     folder = shards.dataset.path
     if not shards.row_begins[-1]:
         raise UsageError(

@@ -1,8 +1,8 @@
-"""Measures what the rows of a dataset become in training: padding, modes, windows, sizes.
+"""Measures the training examples of a dataset: padding, modes, windows, sizes.
 
-In goes a dataset, out come `Statistics`. Rows are sampled evenly over sizes and address families,
-so that the few largest are among them; figures from rows.parquet are of all rows. Memory is one
-row with its contexts, one batch, and some 100 bytes per context.
+Rows are sampled evenly over sizes and address families, so that the few largest are included;
+figures from rows.parquet are of all rows. Memory is one row with its contexts, one batch, and about
+100 bytes per context.
 """
 
 import itertools
@@ -51,11 +51,11 @@ def _table(counts: str, **others: type) -> np.dtype:
     return np.dtype([*((name, np.int64) for name in columns), *others.items()])
 
 
-# A row that was read. Bytes are those of its record and of the measurements in it; num_contexts
-# is 0 if it is small.
+# A row that was read: the bytes of its record and of the measurements in it; num_contexts is 0 for
+# a small row.
 ROW = _table("num_measurements untimed_tokens record_bytes measurements_bytes num_contexts")
-# A context; `window` is the stride of a strided one, `whole_` counts all measurements but the
-# last, which can be cut; `repeats` are as `collector.repeats_of` returns them.
+# A context; `window` is the stride of a strided one, `whole_` excludes the last measurement, which
+# may be cut; `repeats` as in `collector.repeats_of`.
 CONTEXT = _table(
     "mode num_tokens num_measurements num_timed window whole_measurements whole_tokens",
     has_repeats=np.bool_,
@@ -64,13 +64,13 @@ CONTEXT = _table(
     padding=np.float64,
 )
 VISIT = _table("num_measurements num_timed")  # of a small row in one epoch
-PADDED = _table("", padding=np.float64)  # an example of a small row alone, or of a part of it
+PADDED = _table("", padding=np.float64)  # an example of a single small row, or of a part of it
 _TABLES = {"sampled": ROW, "contexts": CONTEXT, "strided": CONTEXT, "visits": VISIT}
 _TABLES |= {"padded": PADDED}
 
 
 class Epochs(NamedTuple):
-    """The epochs in which each sampled row was drawn: large and small rows, and by strides."""
+    """The number of epochs in which each sampled row was drawn: large, small, and by strides."""
 
     large: int
     small: int
@@ -79,37 +79,29 @@ class Epochs(NamedTuple):
 
 @dataclass
 class Statistics:
-    """What was measured of a dataset; `rows` has all its rows, the tables below are a sample.
+    """Measurements of a dataset: all rows in `rows`, samples in the tables from `sampled` on.
 
-    Attributes:
-      sizes, families: index into SIZE_NAMES and FAMILIES of each row, int64 [rows].
-      sampled: ROW.
-      contexts, strided: CONTEXT, of `ProbeRowSampler` (large rows) and `ProbeWindowSampler`.
-      visits, padded: VISIT and PADDED, of small rows.
-      batch_padding: float64, of each example of the batches of build_dataset.
-      batch_error: why there are no, or no more, batches.
-      bad_rows: why rows could not be used.
-      examples: examples and decoded segments that were checked, and their faults.
+    `contexts` are of `ProbeRowSampler`, `strided` of `ProbeWindowSampler`.
     """
 
     files: str
     extent: AnalysisExtent
     shards: ShardSet
     rows: RowTable
-    sizes: np.ndarray
-    families: np.ndarray
+    sizes: np.ndarray  # int64 [rows], index into SIZE_NAMES
+    families: np.ndarray  # int64 [rows], index into FAMILIES
     sampled: np.ndarray = field(default_factory=partial(np.zeros, 0, ROW))
-    contexts: np.ndarray = field(default_factory=partial(np.zeros, 0, CONTEXT))
+    contexts: np.ndarray = field(default_factory=partial(np.zeros, 0, CONTEXT))  # large rows
     strided: np.ndarray = field(default_factory=partial(np.zeros, 0, CONTEXT))
-    visits: np.ndarray = field(default_factory=partial(np.zeros, 0, VISIT))
-    padded: np.ndarray = field(default_factory=partial(np.zeros, 0, PADDED))
+    visits: np.ndarray = field(default_factory=partial(np.zeros, 0, VISIT))  # small rows
+    padded: np.ndarray = field(default_factory=partial(np.zeros, 0, PADDED))  # small rows
     batch_padding: np.ndarray = field(default_factory=partial(np.zeros, 0, np.float64))
     batch_size: int = 0
     num_batches: int = 0
-    batch_error: str | None = None
-    bad_rows: list[str] = field(default_factory=list)
+    batch_error: str | None = None  # why there are no batches, or why they ended
+    bad_rows: list[str] = field(default_factory=list)  # why rows could not be used
     epochs: Epochs = field(default=Epochs(0, 0, 0))
-    examples: Tally = field(default_factory=Tally)
+    examples: Tally = field(default_factory=Tally)  # checks of examples and decoded segments
 
     @property
     def dataset(self) -> Dataset:
@@ -117,7 +109,7 @@ class Statistics:
 
     @property
     def encoding(self) -> str:
-        """How the rows hold their measurements, by the manifest."""
+        """The measurement encoding of the rows, from the manifest."""
         return str(self.dataset.manifest.options.get("measurement_encoding", "unknown"))
 
     def collect(self, batch: Batch, num_examples: int) -> BatchStatistics | None:
@@ -137,11 +129,7 @@ class Statistics:
         example: int,
         row_facts: tuple[str, int, int, str | None] | None = None,
     ) -> None:
-        """Decodes the segments of an example and checks their measurements.
-
-        Args:
-          row_facts: the arguments of `context_fault`, if all segments are of one row.
-        """
+        """Decodes an example's segments and checks them; row_facts as for `context_fault`."""
         try:
             segments = collector.decode_example(batch, example)
         except ProbelineError as error:
@@ -157,14 +145,9 @@ class Statistics:
 def measure(
     files: str, extent: AnalysisExtent, advance: Callable[[float], None] = lambda _: None
 ) -> Statistics:
-    """Measures a dataset, a split or some shards of it, as `row_table.find_shards` takes them.
+    """Measures a dataset, a split or some of its shards; `files` as in `row_table.find_shards`.
 
-    Args:
-      advance: called with the number of rows and batches that have been measured.
-
-    Raises:
-      ProbelineError: there is no finished dataset, or it has no rows.
-      UsageError: the crop size is too small, or `files` is a mixture.
+    `advance` is called with the number of rows and batches measured since the last call.
     """
     check_single(files, "training.analyze_padding")
     source = ProbeRowDataSource(files)
@@ -181,14 +164,7 @@ def measure(
 
 
 def draw_rows(sizes: np.ndarray, families: np.ndarray, max_rows: int, seed: int) -> np.ndarray:
-    """Draws at most `max_rows` rows: the first, and equally many of each size and family.
-
-    Args:
-      sizes, families: int64 [rows], as in `Statistics`.
-
-    Returns:
-      Numbers of rows, ascending: int64.
-    """
+    """Draws up to max_rows rows, ascending: the first, and equally many of each size and family."""
     strata, stratum = np.unique(sizes * len(FAMILIES) + families, return_inverse=True)
     members = sorted((np.flatnonzero(stratum == i) for i in range(len(strata))), key=len)
     rng = np.random.default_rng(seed)
@@ -230,7 +206,7 @@ class _RowMeasurer:
         n = statistics.rows.n_measurements[numbers]
         contexts = sum(self._sampler.num_contexts(count) for count in n[~is_small].tolist())
         visits = int((is_small & (n >= MIN_MEASUREMENTS_FOR_MODE)).sum())
-        # Enough epochs for _MIN_DRAWS; none without any draw.
+        # Enough epochs for _MIN_DRAWS; 0 without draws.
         large, small, strided = (
             -(-_MIN_DRAWS // draws) if draws else 0 for draws in (contexts, visits, len(numbers))
         )
@@ -292,7 +268,7 @@ class _RowMeasurer:
     def _contexts(
         self, contexts: Sequence[Context], times_us: np.ndarray, strided: bool = False
     ) -> np.ndarray:
-        """Checks contexts of a row and returns them as CONTEXT."""
+        """Checks contexts of a row; returns CONTEXT."""
         found = self._collect([context.example for context in contexts])
         if found is None:
             return np.zeros(0, CONTEXT)
@@ -312,7 +288,7 @@ class _RowMeasurer:
         return lines
 
     def _visits(self, visits: Sequence[Sequence[Example]]) -> dict[str, np.ndarray]:
-        """Checks the examples of a small row in some epochs; returns VISIT and PADDED."""
+        """Checks the examples of a small row in several epochs; returns VISIT and PADDED."""
         examples = [example for visit in visits for example in visit]
         found = self._collect(examples)
         if found is None:
@@ -321,7 +297,7 @@ class _RowMeasurer:
         segments = found.segments
         ends = np.cumsum([len(visit) for visit in visits])
         begins = np.append(0, ends[:-1])
-        # The last example of a visit is whole; the others end with a measurement that may be cut.
+        # The last example of a visit is whole; the last measurement of the others may be cut.
         is_cut = np.ones(len(examples), bool)
         is_cut[ends - 1] = False
         num_measurements = segments["num_measurements"] - is_cut
@@ -336,7 +312,7 @@ def _measure_batches(statistics: Statistics, advance: Callable[[float], None]) -
     """Takes the first batches of an endless dataset, as large as the rows allow."""
     extent = statistics.extent
     rng = np.random.default_rng(extent.seed)
-    # Padding does not depend on the order; with mixed_rows=1 few rows are read.
+    # Padding does not depend on the order, and mixed_rows=1 reads few rows.
     config = DataConfig(
         statistics.files,
         batch_size=_MAX_BATCH_SIZE,

@@ -1,6 +1,6 @@
 """The checks of `training.analyze_padding`: rows, examples, contexts, modes and padding.
 
-A check of something that the data does not have, such as large rows, is not applicable.
+A check is not applicable if the data lack its subject, such as large rows.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ MAX_CONTEXT_PADDING = 0.05
 
 
 class Check(NamedTuple):
-    """A check, what was measured, and whether that is right."""
+    """A check, its measurement as text, and its result."""
 
     name: str
     measured: str
@@ -45,7 +45,7 @@ def run_checks(statistics: Statistics, summary: Summary) -> list[Check]:
     return [Check(name, measured, results[holds]) for name, measured, holds in found]
 
 
-# A check's name, what was measured, and whether it passes; None is not applicable.
+# A check's name, its measurement as text, and whether it passes; None is not applicable.
 _Found = tuple[str, str, bool | None]
 
 

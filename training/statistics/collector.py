@@ -1,7 +1,7 @@
-"""Statistics of batches: what `analyze_padding`, the feed report and `evaluate` count.
+"""Statistics of batches for `analyze_padding`, the feed report and `evaluate`.
 
-A batch is a dict of arrays [n, crop_size] under MaxText's names; `batches.packing` has its rules.
-Shares are between 0 and 1.
+A batch is a dict of arrays [n, crop_size] under MaxText's names, with the rules of
+`batches.packing`. Shares are between 0 and 1.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,36 +18,25 @@ from training.tokens.tokenizer import VOCABULARY_SIZE, Measurement
 
 
 class BatchStatistics(NamedTuple):
-    """Statistics of the examples and segments of a batch.
+    """Statistics of the examples and segments of a batch."""
 
-    Attributes:
-      padding: float64 [n], the share of padding of each example.
-      num_segments: int64 [n], of each example.
-      segments: `kinds.SEGMENT` [segments].
-      repeats: float64 [segments], see `repeats_of`.
-    """
-
-    padding: np.ndarray
-    num_segments: np.ndarray
-    segments: np.ndarray
-    repeats: np.ndarray
+    padding: np.ndarray  # float64 [n], the share of padding in each example
+    num_segments: np.ndarray  # int64 [n], per example
+    segments: np.ndarray  # `kinds.SEGMENT` [segments]
+    repeats: np.ndarray  # float64 [segments], see `repeats_of`
 
 
 class DecodedSegment(NamedTuple):
-    """A segment of an example: where it is, and its measurements."""
+    """A segment of an example: its place and measurements."""
 
     place: str
     measurements: list[Measurement]
 
 
 def collect(batch: Batch, shape: tuple[int, int] | None = None) -> BatchStatistics:
-    """Checks a batch and collects its statistics.
+    """Checks a batch and collects its statistics; `shape` is the expected (examples, crop size).
 
-    Args:
-      shape: examples and crop size that the batch should have.
-
-    Raises:
-      ProbelineError: the batch breaks a rule: which one, in which example, and where.
+    Raises ProbelineError with the rule, example and position if the batch breaks a rule.
     """
     if shape is None:
         own = np.shape(batch.get("inputs", 0))
@@ -71,19 +60,12 @@ def collect(batch: Batch, shape: tuple[int, int] | None = None) -> BatchStatisti
 
 
 def together(batches: Sequence[BatchStatistics]) -> BatchStatistics:
-    """Returns the statistics of several batches as those of one."""
+    """Combines the statistics of several batches."""
     return BatchStatistics(*map(np.concatenate, zip(*batches, strict=True)))
 
 
 def decode_example(batch: Batch, example: int, log_rtt: bool = False) -> list[DecodedSegment]:
-    """Decodes the segments of an example.
-
-    Args:
-      log_rtt: how the batch encodes RTTs, see `training.tokens.log_rtt`.
-
-    Raises:
-      ProbelineError: a segment does not decode.
-    """
+    """Decodes the segments of an example; ProbelineError if that fails."""
     decoded = []
     for segment, tokens in enumerate(example_faults.segments_of(batch, example), 1):
         measurements, fault = example_faults.decoded(tokens, log_rtt)
@@ -110,11 +92,7 @@ def count_tokens(batches: Iterable[Batch]) -> np.ndarray:
 
 
 def repeats_of(parsed: Parsed) -> np.ndarray:
-    """Returns the share of each segment's measurements whose destination came before in it.
-
-    Returns:
-      float64 [segments]; measurements without a whole destination and outcome do not count.
-    """
+    """Returns the share of measurements with a repeated destination: float64 [segments]."""
     measurements = parsed.measurements
     columns = [measurements[name] for name in ("dst_lo", "dst_hi", "segment")]
     ordered = np.stack(columns)[:, np.lexsort(columns)]
@@ -127,11 +105,7 @@ def repeats_of(parsed: Parsed) -> np.ndarray:
 
 
 def mode_counts(segments: np.ndarray, min_measurements: int = 1) -> dict[str, int]:
-    """Returns the number of `kinds.SEGMENT`s in each mode, as far as tokens show it.
-
-    Args:
-      min_measurements: shorter segments do not count.
-    """
+    """Returns the number of `kinds.SEGMENT`s in each mode, as far as their tokens show it."""
     chosen = segments[segments["num_measurements"] >= min_measurements]
     modes = timestamp_modes(chosen, chosen["fills_crop"])
     counts = np.bincount(modes, minlength=len(MODE_NAMES)).tolist()
@@ -141,9 +115,7 @@ def mode_counts(segments: np.ndarray, min_measurements: int = 1) -> dict[str, in
 def distribution(values: np.ndarray, count: str = "number", unit: str = "") -> dict[str, Any]:
     """Returns number, mean, min, p10, median, p90 and max of values; None without values.
 
-    Args:
-      count: the key of the number of values.
-      unit: ends the other keys, such as "_seconds".
+    `count` is the key of the number of values, `unit` a suffix of the other keys.
     """
     quantiles = np.quantile(values, (0, 0.1, 0.5, 0.9, 1)).tolist() if len(values) else [None] * 5
     mean = float(values.mean()) if len(values) else None

@@ -1,7 +1,7 @@
-"""Statistics of the batches that training was fed: `Feed`.
+"""Statistics of the batches that training consumed: `Feed`.
 
-Padding, modes and measurements are counted in all segments. Decoding takes some 2 ms per example:
-time spans, RTTs and sources are of a few examples of each batch, or of all on request.
+Padding, modes and measurements are counted in all segments. Decoding takes about 2 ms per example,
+so time spans, RTTs and sources are from a few examples of each batch, or from all on request.
 """
 
 from collections import Counter
@@ -16,49 +16,34 @@ from training.statistics.collector import BatchStatistics, DecodedSegment, distr
 from training.tokens.example_faults import Batch
 from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE, measurement_text, parse
 
-_MAX_DECODED = 32  # examples of a batch, unless all are
-_MAX_CONTEXTS = 6  # that are written as text
-_MAX_SOURCES = 10  # that are named
+_MAX_DECODED = 32  # examples per batch, unless all are decoded
+_MAX_CONTEXTS = 6  # written as text
+_MAX_SOURCES = 10  # listed by name
 
 
 @dataclass
 class Feed:
-    """The batches that training was fed.
+    """The batches that training consumed; `fields` are those of the first batch's inputs."""
 
-    Attributes:
-      steps: numbers of each batch, as in feed-host0.json; `padding` is a share, the names of the
-        modes count segments.
-      batches: the statistics of each batch.
-      fields: `kinds.Parsed.fields` of the first batch's inputs.
-      spans_seconds: between the first and the last timestamp of decoded segments.
-      rtts_ms: of decoded measurements, -1.0 is a failed ping.
-      sources: decoded segments by source address.
-      contexts: some decoded segments as text.
-    """
-
-    steps: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)  # as in feed-host0.json
     batches: list[BatchStatistics] = field(default_factory=list)
     fields: np.ndarray = field(default_factory=partial(np.zeros, (0, 0), np.uint8))
-    spans_seconds: list[int] = field(default_factory=list)
-    rtts_ms: list[float] = field(default_factory=list)
-    sources: Counter[str] = field(default_factory=Counter)
-    contexts: list[str] = field(default_factory=list)
+    spans_seconds: list[int] = field(default_factory=list)  # of decoded segments
+    rtts_ms: list[float] = field(default_factory=list)  # -1.0 is a failed ping
+    sources: Counter[str] = field(default_factory=Counter)  # number of decoded segments by address
+    contexts: list[str] = field(default_factory=list)  # as text
 
     @cached_property
     def all(self) -> BatchStatistics:
-        """The statistics of all batches; used after the last one."""
+        """The statistics of all batches; cached, so use it after the last one."""
         return collector.together(self.batches)
 
     def total(self, name: str) -> int:
-        """Returns the sum of a number over all steps."""
+        """Returns the sum of a figure over all steps."""
         return sum(step[name] for step in self.steps)
 
     def add(self, batch: Batch, decodes_all: bool, log_rtt: bool) -> str:
-        """Checks a batch and counts it; returns its first measurement as text.
-
-        Raises:
-          ProbelineError: the batch breaks a rule; nothing was counted.
-        """
+        """Checks a batch and counts it; returns its first measurement as text."""
         found = collector.collect(batch)
         segmentation = batch["inputs_segmentation"]
         num_examples, crop_size = segmentation.shape

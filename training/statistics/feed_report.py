@@ -1,7 +1,7 @@
 """Checks the batches of training's first steps, logs a line about each, and draws them.
 
-In go one host's batches as MaxText gets them. Out come, for host 0, figures, the numbers behind
-them in feed-host0.json, and decoded contexts in decoded-host0.txt.
+The input is one host's batches as MaxText gets them. The output, for host 0, is figures, their data
+in feed-host0.json, and decoded contexts in decoded-host0.txt.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,9 @@ from training.tokens.example_faults import Batch
 
 
 class FeedReport:
-    """Reports the first batches of one host.
+    """Reports the first `num_steps` batches of one host, in a local folder.
 
-    Args:
-      folder: local; files are written into it after `num_steps` batches, or by `close`.
-      num_steps: later batches are ignored.
-      log: debug mode: called with a line about each batch, of which every segment is decoded.
-      log_rtt: how the batches encode RTTs, see `training.tokens.log_rtt`.
-
-    Raises:
-      UsageError: matplotlib is not installed, or the folder is not local.
-      ProbelineError: the folder cannot be written into.
+    `log` enables debug mode: it gets a line about each batch, whose segments are all decoded.
     """
 
     def __init__(
@@ -49,11 +41,7 @@ class FeedReport:
         self._has_ended = self._folder is None and log is None
 
     def add(self, batch: Batch) -> None:
-        """Checks and counts the next batch.
-
-        Raises:
-          ProbelineError: it breaks a rule of `batches.packing`: in which example, and where.
-        """
+        """Checks and counts the next batch; ProbelineError if it breaks a rule."""
         if self._has_ended:
             return
         feed = self._feed
@@ -70,7 +58,7 @@ class FeedReport:
             self.close()
 
     def close(self) -> None:
-        """Writes the files, unless they are written or there was no batch."""
+        """Writes the files, unless they are already written or there was no batch."""
         if self._has_ended:
             return
         self._has_ended = True

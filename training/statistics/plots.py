@@ -1,4 +1,4 @@
-"""The figures of an analysis and of a feed report, by the names of their files."""
+"""The figures of an analysis and of a feed report, by file name."""
 
 import math
 
@@ -34,11 +34,11 @@ from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
 from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
 
 _FIELD_COLORS = ("white", "black", COLORS[4], COLORS[0], COLORS[2], COLORS[3], COLORS[1])
-_MAX_EXAMPLES = 64  # in the figure of tokens
+_MAX_EXAMPLES = 64  # in the token figure
 _MIN_RTT_MS = 0.001
 
 
-# --- panels of both -----------------------------------------------------------------------------
+# --- shared panels ------------------------------------------------------------------------------
 
 
 def _draw_untimed(axes: Axes, shares: np.ndarray, what: str) -> None:
@@ -51,7 +51,7 @@ def _draw_untimed(axes: Axes, shares: np.ndarray, what: str) -> None:
 
 
 def _draw_spans(axes: Axes, spans: dict[str, np.ndarray]) -> None:
-    """Draws histograms of spans in seconds, one upon the other, by their labels."""
+    """Draws stacked histograms of spans in seconds, by label."""
     values = {label: np.maximum(group, 1) for label, group in spans.items()}
     together = np.concatenate(list(values.values()))
     axes.hist(
@@ -68,7 +68,7 @@ def _draw_spans(axes: Axes, spans: dict[str, np.ndarray]) -> None:
 def _draw_whole_numbers(
     axes: Axes, values: np.ndarray, color: str, absent: str, **settings: str
 ) -> None:
-    """Draws how often each number occurs, several to a bar if they are far apart."""
+    """Draws how often each number occurs, several per bar if the range is wide."""
     axes.set(**settings)
     if not len(values):
         say_none(absent, axes)
@@ -81,7 +81,7 @@ def _draw_whole_numbers(
 
 
 def _draw_repeats(axes: Axes, repeats: dict[str, np.ndarray], what: str) -> None:
-    """Draws histograms of the share of repeats, one upon the other, by their labels."""
+    """Draws stacked histograms of the share of repeats, by label."""
     axes.set(xlabel="share of the measurements whose destination came before, %", ylabel=what)
     if not any(map(len, repeats.values())):
         say_none(what, axes)
@@ -96,7 +96,7 @@ def _draw_repeats(axes: Axes, repeats: dict[str, np.ndarray], what: str) -> None
     axes.legend(fontsize=8)
 
 
-# --- of a dataset -------------------------------------------------------------------------------
+# --- datasets -----------------------------------------------------------------------------------
 
 
 def _padding(figure: Figure, statistics: Statistics) -> None:
@@ -264,7 +264,7 @@ def _bytes(figure: Figure, statistics: Statistics) -> None:
     left.legend(fontsize=8)
 
 
-# --- of what training was fed -------------------------------------------------------------------
+# --- feed reports -------------------------------------------------------------------------------
 
 
 def _feed_padding(figure: Figure, feed: Feed) -> None:

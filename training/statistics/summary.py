@@ -1,7 +1,7 @@
 """Summarises `Statistics` as tables for a terminal, JSON and the checks.
 
-A summary is a list of lines per table, a line a dict. Shares are between 0 and 1; a missing value
-is None.
+A summary is a list of lines per table; a line is a dict. Shares are between 0 and 1; a missing
+value is None.
 """
 
 import math
@@ -20,9 +20,9 @@ Line = dict[str, Any]
 Summary = dict[str, list[Line]]
 
 MODE_SHARES = (0.4, 0.3, 0.3)
-CONTEXTS_PER_MEASUREMENTS, MAX_CONTEXTS = 30, 16  # what planning.num_contexts is checked against
+CONTEXTS_PER_MEASUREMENTS, MAX_CONTEXTS = 30, 16  # expected results of the sampler
 SPAN_BANDS = {"< 1 min": 60.0, "< 1 h": 3600.0, "< 1 day": 86400.0, "more": math.inf}
-MIN_MEASUREMENTS_FOR_SHARE = 20  # of a context, for its share of timestamps to mean something
+MIN_MEASUREMENTS_FOR_SHARE = 20  # per context, for a meaningful share of timestamps
 NUM_DEVIATIONS = 4
 _NAMES = {"mode": MODE_NAMES, "family": FAMILIES, "size": SIZE_NAMES}
 
@@ -65,7 +65,7 @@ def tables(summary: Summary) -> Iterator[Table]:
 
 
 def _format(table: str, key: str, lines: Sequence[Line]) -> str:
-    """Returns the format of a column, by its name and its first value."""
+    """Returns the format of a column, from its name and first value."""
     value = next((line[key] for line in lines if line[key] is not None), None)
     if not lines or isinstance(value, str):
         return "text"
@@ -79,7 +79,7 @@ def _format(table: str, key: str, lines: Sequence[Line]) -> str:
 
 
 def sample_text(statistics: Statistics) -> str:
-    """Returns a sentence on what was measured."""
+    """Returns a sentence about the sample."""
     extent, epochs = statistics.extent, statistics.epochs
     return (
         f"{statistics.dataset.path}, split {statistics.shards.split}, {statistics.encoding}: "
@@ -93,7 +93,7 @@ def sample_text(statistics: Statistics) -> str:
 
 
 def expected_contexts(n_measurements: np.ndarray) -> np.ndarray:
-    """Returns how many contexts each large row should give per epoch: int64."""
+    """Returns the expected number of contexts per epoch of each large row: int64."""
     return np.clip(-(-n_measurements // CONTEXTS_PER_MEASUREMENTS), 1, MAX_CONTEXTS)
 
 
@@ -116,7 +116,7 @@ def _rows(statistics: Statistics) -> Iterator[Line]:
 
 
 def _groups(lines: np.ndarray, *by: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields name and mask of all lines, and of those in each mode, family or size that occurs."""
+    """Yields name and mask of all lines, and of those in each mode, family or size present."""
     yield "all", np.ones(len(lines), bool)
     for key in by:
         for value, name in enumerate(_NAMES[key]):
@@ -149,7 +149,7 @@ def padding_line(lines: Sequence[Line], of: str) -> Line:
 
 
 def binomial_bound(share: float, draws: int) -> float:
-    """Returns how far an observed share may be off: NUM_DEVIATIONS standard deviations."""
+    """Returns the max deviation of an observed share: NUM_DEVIATIONS standard deviations."""
     return NUM_DEVIATIONS * math.sqrt(share * (1 - share) / draws)
 
 
@@ -171,17 +171,14 @@ def mode_lines(statistics: Statistics) -> Iterator[Line]:
 
 
 def untimed_shares(statistics: Statistics, mode: int) -> np.ndarray:
-    """Returns the share of measurements without timestamp of a mode's contexts: float64.
-
-    Contexts of fewer than MIN_MEASUREMENTS_FOR_SHARE measurements do not count.
-    """
+    """Returns the share without timestamp of each of a mode's contexts, short ones excepted."""
     contexts, num = statistics.contexts, statistics.contexts["num_measurements"]
     chosen = (contexts["mode"] == mode) & (num >= MIN_MEASUREMENTS_FOR_SHARE)
     return 1 - contexts["num_timed"][chosen] / num[chosen]
 
 
 def repeats_by_kind(statistics: Statistics) -> dict[str, np.ndarray]:
-    """Returns the repeats of the contexts of large rows, by whether few destinations were drawn."""
+    """Returns the repeats of large rows' contexts, without and with few destinations."""
     contexts = statistics.contexts
     names = {"any destinations": False, "few destinations": True}
     return {
@@ -214,7 +211,7 @@ def _spans(statistics: Statistics) -> Iterator[Line]:
 
 
 def stride_lines(statistics: Statistics) -> Iterator[Line]:
-    """Yields a line per stride of large rows: small ones always have stride 1."""
+    """Yields a line per stride of large rows; small rows always have stride 1."""
     strided = statistics.strided
     strided = strided[strided["size"] != SMALL]
     for stride in np.unique(strided["window"]):

@@ -1,4 +1,4 @@
-"""One context of a probe row, from the row's bytes to tokens.
+"""One context of a probe row: from the row's bytes to tokens.
 
 A context follows from its row and its key alone: `draws` chooses the measurements, `write_items`
 turns them into tokens.
@@ -36,13 +36,13 @@ CONTEXT_FACTS = int64_record(
 
 @njit
 def has_fixed_order(key, share):
-    """Returns whether all measurements of the context with a key have their fields in one order."""
+    """Returns whether the context with this key has one order of fields in all its measurements."""
     return share > 0.0 and uniform(combine(key, _FIXED_ORDER)) < share
 
 
 @njit
 def shown_source(key, src, share):
-    """Returns the source shown in the context with a key: `src`, or a random address."""
+    """Returns the source shown in the context with this key: `src`, or a random address."""
     if share == 0.0 or uniform(combine(key, _RANDOM_SOURCE)) >= share:
         return src
     hi, lo = combine(combine(key, _RANDOM_SOURCE), 1), combine(combine(key, _RANDOM_SOURCE), 2)
@@ -53,7 +53,7 @@ def shown_source(key, src, share):
 
 @njit
 def field_order(key, place, is_timed):
-    """Returns the row of FIELD_ORDERS of the measurement at a place of the context with a key."""
+    """Returns the row of FIELD_ORDERS for one measurement of the context with this key."""
     word = combine(key, place) >> uint64(32)
     if is_timed:
         return NUM_ORDERS + np.int64((word * uint64(NUM_TIMESTAMPED_ORDERS)) >> uint64(32))
@@ -64,15 +64,11 @@ def field_order(key, place, is_timed):
 def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
     """Writes scratch.items[begin:end] to scratch.tokens until there are at least `limit` tokens.
 
-    The first timestamp is absolute, the others are differences to the one before.
-
-    Args:
-      src: the probe's (hi, lo, is_ipv6).
+    The first timestamp is absolute; each later one is the difference from the previous one.
 
     Returns:
-      The number of tokens, of which those from `limit` on are the rest of a measurement that is
-      cut there, and the first item that is not whole within the limit. DAMAGED in place of the
-      number if the row's bytes cannot be right.
+      The number of tokens (those beyond `limit` belong to the measurement cut there), or DAMAGED if
+      the row's bytes are invalid; and the first item that does not fit whole within the limit.
     """
     at = 0
     previous = np.int64(-1)
@@ -105,11 +101,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
 
 @njit
 def draw_context(raw, layout, src, key, drawing, scratch):
-    """Draws one context of a row into scratch.tokens.
-
-    Returns:
-      (number of tokens, at most drawing.num_tokens, or DAMAGED; mode; number of measurements).
-    """
+    """Draws one context into scratch.tokens; returns (number of tokens or DAMAGED, mode, items)."""
     scratch.stream[0] = key
     mode = draw_mode(scratch.stream, drawing)
     wanted = drawing.num_tokens
@@ -124,17 +116,10 @@ def draw_context(raw, layout, src, key, drawing, scratch):
 
 @kernel
 def draw_contexts(raw, layout, src, keys, drawing, scratch, contexts, facts):
-    """Draws a context for each key, the k-th into contexts[k].
+    """Draws a context for each key, the k-th into contexts[k]; False if the bytes are damaged.
 
-    Args:
-      raw, layout: the row's `row_layout.Columns`.
-      src: the probe's (hi, lo, is_ipv6).
-      keys: uint64 [k].
-      contexts: uint16 [k, drawing.num_tokens], filled up to each context's end.
-      facts: CONTEXT_FACTS [k], filled.
-
-    Returns:
-      False if the row's bytes cannot be right.
+    `src` is (hi, lo, is_ipv6), `keys` uint64 [k], `contexts` uint16 [k, drawing.num_tokens], filled
+    up to each context's end, and `facts` CONTEXT_FACTS [k], filled.
     """
     for k in range(len(keys)):
         num, mode, count = draw_context(raw, layout, src, keys[k], drawing, scratch)

@@ -1,7 +1,7 @@
-"""Drawing the measurements of a context: which, in what order, and which have a timestamp.
+"""Draws the measurements of a context: which ones, in what order, and which have a timestamp.
 
-Compiled, without Python objects. What is drawn is left in `Scratch.items`, numbers of measurements
-of the row in the order of the context, and `Scratch.is_timed` beside them. Three ways to draw:
+The kernels leave the drawn measurements in `Scratch.items`, as indices into the row in the order of
+the context, with `Scratch.is_timed` beside them. There are three ways to draw:
 
   draw_window   a large row: a log-uniform window, from it a random subset that fills the crop
   draw_strided  measurements at a stride of 1, 2, 4, …
@@ -33,47 +33,34 @@ FULL, PARTIAL, NONE = 0, 1, 2
 MODE_NAMES = ("full", "partial", "none")
 MIN_UNTIMED, MAX_UNTIMED = 0.1, 0.9
 MIN_MEASUREMENT_TOKENS = 12  # IPv4 to IPv4, failed, no timestamp
-SLACK = MAX_MEASUREMENT_TOKENS  # what a buffer of tokens needs behind its crop
+SLACK = MAX_MEASUREMENT_TOKENS  # extra room of a token buffer after its crop
 _STRATUM = 8  # measurements among which the share of timestamps is exact, see _is_timed
 _FAILED_CODE = 0xFFFF
 
-# Contexts of few destinations have those of some measurements drawn at random, an eighth to half as
-# many as the context takes, log-uniform: each comes two to eight times on average, for any crop and
-# any row. Measurements to other destinations are skipped, until the tries are used up.
+# A context of few destinations takes those of randomly drawn measurements, an eighth to half as
+# many as it has measurements, log-uniform: each occurs two to eight times on average, for any crop
+# and row. Measurements to other destinations are skipped until the tries are used up.
 _REPEATS_SALT = 0x7265_7065_6174
 _FEWEST, _MOST = 1 / 8, 1 / 2  # destinations per measurement of a context
-_MIN_ROWS = 4  # a row needs so many times the measurements of a context
+_MIN_ROWS = 4  # min ratio of a row's measurements to a context's
 _MAX_TRIES = 512  # per measurement of a context
 
 
 class Drawing(NamedTuple):
-    """How contexts are drawn.
+    """How contexts are drawn."""
 
-    Attributes:
-      num_tokens: of a whole context: one more than the crop, since targets are the next token.
-      full_weight, partial_weight: shares of the timestamp modes; NONE has the rest.
-      strided: draw_strided in place of draw_window.
-      stride_ratio: how often draw_strided takes a stride, relative to half of it.
-      min_window, max_window: of draw_window, shares of the row; 0 is one measurement.
-      max_measurements: of a context by draw_strided.
-      repeat_share: share of the contexts by draw_window that have few destinations.
-      fixed_order_share: share of all contexts whose fields come in one order.
-      random_source_share: share of all contexts whose source is a random address.
-      log_rtt: encode RTTs on the logarithmic scale of `training.tokens.log_rtt`.
-    """
-
-    num_tokens: int
-    full_weight: float
-    partial_weight: float
-    strided: bool
-    max_measurements: int = 1 << 62
-    stride_ratio: float = 1.0
-    min_window: float = 0.0
+    num_tokens: int  # of a context: crop size + 1, since targets are the next token
+    full_weight: float  # share of this timestamp mode
+    partial_weight: float  # NONE has the rest
+    strided: bool  # draw_strided instead of draw_window
+    max_measurements: int = 1 << 62  # of draw_strided
+    stride_ratio: float = 1.0  # weight of stride 2s relative to stride s
+    min_window: float = 0.0  # as a share of the row; 0 is one measurement
     max_window: float = 1.0
-    repeat_share: float = 0.0
-    fixed_order_share: float = 0.0
-    random_source_share: float = 0.0
-    log_rtt: bool = False
+    repeat_share: float = 0.0  # of draw_window's contexts, with few destinations
+    fixed_order_share: float = 0.0  # of all contexts, with one order of fields
+    random_source_share: float = 0.0  # of all contexts
+    log_rtt: bool = False  # see `training.tokens.log_rtt`
 
 
 def new_drawing(
@@ -85,31 +72,20 @@ def new_drawing(
 
 
 class Scratch(NamedTuple):
-    """Memory that a kernel draws one context in; each thread has its own.
+    """Memory in which a kernel draws one context; each thread has its own."""
 
-    Attributes:
-      lists: int64 [3, power of two], at least 4 * len(items) wide.
-      items, is_timed: int64 and bool [items], the measurements drawn, in order.
-      few: uint64 [items], hashes of the few destinations.
-      window: int64 [3], what a large row's items were drawn from: the first measurement, the size
-        by draw_window or the stride by draw_strided, and 1 if few destinations were drawn from.
-      stream: uint64 [1], of random numbers.
-      tokens: int32 [num_tokens + SLACK].
-      ranks: those of the row, see `row_layout.Located`.
-    """
-
-    lists: np.ndarray
-    items: np.ndarray
-    is_timed: np.ndarray
-    few: np.ndarray
-    window: np.ndarray
-    stream: np.ndarray
-    tokens: np.ndarray
-    ranks: np.ndarray = NO_RANKS
+    lists: np.ndarray  # int64 [3, power of two], at least 4 * len(items) wide
+    items: np.ndarray  # int64 [items], the measurements drawn, in order
+    is_timed: np.ndarray  # bool [items]
+    few: np.ndarray  # uint64 [items], hashes of the few destinations
+    window: np.ndarray  # int64 [3]: first measurement, size or stride, 1 for few destinations
+    stream: np.ndarray  # uint64 [1], random number state
+    tokens: np.ndarray  # int32 [num_tokens + SLACK]
+    ranks: np.ndarray = NO_RANKS  # of the row, see `row_layout.Located`
 
 
 def new_scratch(num_tokens: int, max_measurements: int = 0) -> Scratch:
-    """Returns scratch for contexts of `num_tokens` and for small rows of so many measurements."""
+    """Returns scratch for contexts of `num_tokens` and small rows of `max_measurements`."""
     max_items = max(-(-num_tokens // MIN_MEASUREMENT_TOKENS), max_measurements)
     width = 1 << (4 * max_items - 1).bit_length()
     return Scratch(
@@ -134,7 +110,7 @@ def draw_mode(stream, drawing):
 
 @njit
 def draw_untimed_share(stream, mode):
-    """Draws which share of the measurements has no timestamp."""
+    """Draws the share of measurements without a timestamp."""
     share = MIN_UNTIMED + (MAX_UNTIMED - MIN_UNTIMED) * next_uniform(stream)
     if mode == PARTIAL:
         return share
@@ -145,12 +121,10 @@ def draw_untimed_share(stream, mode):
 def _is_timed(stream, number, share, phase, left):
     """Draws whether measurement `number` of a context has a timestamp.
 
-    Measurements are drawn until the crop is full, so their number is not known beforehand. To keep
-    to the share all the same, each stratum of _STRATUM measurements loses its share of timestamps,
-    rounded so that the sum is right (`phase` of [0, 1) makes the rounding fair).
-
-    Args:
-      left: int64 [2], the measurements left in the stratum, and the timestamps left to take.
+    Measurements are drawn until the crop is full, so their number is not known in advance. To meet
+    the share nevertheless, each stratum of _STRATUM measurements loses its share of timestamps,
+    rounded so that the sum is right (`phase` in [0, 1) makes the rounding fair). `left`, int64 [2],
+    has the measurements left in the stratum, and the timestamps left to drop.
     """
     if share <= 0.0 or share >= 1.0:
         return share <= 0.0
@@ -180,7 +154,7 @@ def _reverse(values, count):
 
 @njit
 def _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed):
-    """Merges two lists so that every way to merge them is equally likely."""
+    """Merges two lists; every possible merge is equally likely."""
     at, other = 0, 0
     for place in range(num_timed + num_untimed):
         left, other_left = num_timed - at, num_untimed - other
@@ -216,7 +190,7 @@ def _tokens_at(raw, layout, src_is_ipv6, item):
 
 @kernel
 def untimed_tokens_of(raw, layout, src_is_ipv6):
-    """Returns how many tokens all measurements of a row take without timestamps."""
+    """Returns the number of tokens of all measurements of a row without timestamps."""
     tokens = 0
     for item in range(layout.num_measurements):
         tokens += _tokens_at(raw, layout, src_is_ipv6, item)
@@ -231,7 +205,7 @@ def _gap_tokens(raw, layout, earlier, later):
 
 @njit
 def _insert(raw, layout, timed, num_timed, item):
-    """Puts an item at its place in the sorted `timed`; returns how many tokens its time adds."""
+    """Inserts an item into the sorted `timed`; returns the number of tokens that its time adds."""
     place = num_timed
     while place > 0 and timed[place - 1] > item:
         timed[place] = timed[place - 1]
@@ -240,7 +214,7 @@ def _insert(raw, layout, timed, num_timed, item):
     is_first, is_last = place == 0, place == num_timed
     if is_first and is_last:
         return timestamp_tokens(TIMESTAMP_ABS)
-    if is_first:  # the absolute time moves here, the next one becomes a difference
+    if is_first:  # the absolute time moves here; the next one becomes a difference
         return _gap_tokens(raw, layout, item, timed[1])
     before = timed[place - 1]
     if is_last:
@@ -255,7 +229,7 @@ def _insert(raw, layout, timed, num_timed, item):
 
 @njit
 def _max_count(layout, src_is_ipv6, mode, wanted):
-    """Bounds how many measurements of a row make `wanted` tokens."""
+    """Returns the max number of measurements of a row needed for `wanted` tokens."""
     all_ipv6 = layout.num_ipv6 == layout.num_measurements
     smallest = untimed_tokens(src_is_ipv6, all_ipv6, _FAILED_CODE) + (2 if mode == FULL else 0)
     return (wanted + smallest - 1) // smallest
@@ -266,7 +240,7 @@ def _max_count(layout, src_is_ipv6, mode, wanted):
 
 @njit
 def _draw_window_size(num_measurements, drawing, stream):
-    """Draws the size of a window, log-uniform between two shares of the row."""
+    """Draws a window size, log-uniform between two shares of the row."""
     low = math.log(max(1.0, drawing.min_window * (num_measurements + 1.0)))
     high = math.log(max(1.0, drawing.max_window * (num_measurements + 1.0)))
     size = np.int64(math.exp(low + next_uniform(stream) * (high - low)))
@@ -275,9 +249,9 @@ def _draw_window_size(num_measurements, drawing, stream):
 
 @njit
 def _draw_stride(num_measurements, enough, drawing, stream):
-    """Draws a stride, a power of two that leaves `enough` measurements, or 1.
+    """Draws a stride: a power of two that leaves `enough` measurements, or 1.
 
-    Each power has `drawing.stride_ratio` times the probability of the one before.
+    Each power has `drawing.stride_ratio` times the probability of the previous one.
     """
     exponents = 1
     while (1 << exponents) * enough <= num_measurements:
@@ -291,7 +265,7 @@ def _draw_stride(num_measurements, enough, drawing, stream):
 
 @njit
 def draws_repeats(key, share):
-    """Returns whether the context with a key is one of few destinations."""
+    """Returns whether the context with this key has few destinations."""
     return share > 0.0 and uniform(combine(key, _REPEATS_SALT)) < share
 
 
@@ -303,7 +277,7 @@ def _has_room(num_measurements, enough):
 
 @njit
 def _draw_few(raw, layout, scratch, enough):
-    """Draws few destinations of a row into `scratch.few`, as hashes; returns how many."""
+    """Draws few destinations of a row into `scratch.few`, as hashes; returns their number."""
     share = _FEWEST * (_MOST / _FEWEST) ** next_uniform(scratch.stream)
     num_few = max(1, np.int64(share * enough))
     for number in range(num_few):
@@ -314,7 +288,7 @@ def _draw_few(raw, layout, scratch, enough):
 
 @njit
 def _is_one_of(few, raw, layout, ranks, item):
-    """Returns whether a measurement goes to one of few destinations, uint64 [few] of hashes."""
+    """Returns whether a measurement's destination is among `few`, uint64 [few] of hashes."""
     return _hash_at(raw, layout, ranks, item) in few
 
 
@@ -329,18 +303,14 @@ def _hash_at(raw, layout, ranks, item):
 
 @njit
 def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
-    """Draws from a large row just enough measurements for `drawing.num_tokens` tokens.
+    """Draws from a large row enough measurements for `drawing.num_tokens`; returns their number.
 
-    The window's size is log-uniform, by default over [1, n], its place uniform, and the subset of
-    it random.
-    A window that might not fill the crop becomes a stretch of successive measurements that does,
-    from either end of the smallest window that surely can.
+    The window's size is log-uniform, by default over [1, n]; its place is uniform, and its subset
+    random. A window that might not fill the crop becomes a run of consecutive measurements that
+    does, from either end of the smallest window that is sure to fill it.
 
-    With `repeats` the window is the whole row, its measurements go to few destinations, see
-    `training.tokens.repeats`; a row that is short for that is drawn from like any.
-
-    Returns:
-      The number of items; scratch.window is filled.
+    With `repeats` the window is the whole row and the measurements go to few destinations; a row
+    too short for that is drawn from as usual.
     """
     num, stream, items = layout.num_measurements, scratch.stream, scratch.items
     timed, untimed, seen = scratch.lists[0], scratch.lists[1], scratch.lists[2]
@@ -356,7 +326,7 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
     is_backward = is_stretch and next_below(stream, 2) == 1
     if not is_stretch:
         seen[:] = -1
-        # Chosen ahead: by the time that one is read, it has come from memory.
+        # Chosen ahead, so that each is prefetched before it is read.
         for place in range(enough):
             items[place] = first + next_below(stream, size)
             prefetch(raw, layout, items[place])
@@ -400,16 +370,13 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
 
 @njit
 def draw_strided(raw, layout, src_is_ipv6, mode, drawing, scratch):
-    """Draws every stride-th measurement of a window of a row, in order of time.
+    """Draws every stride-th measurement of a window, in order of time; returns their number.
 
-    The stride is a power of two, of those that leave enough for a crop. The window surely fills
-    it; what is drawn begins at the window's first measurement or ends at its last, so that every
+    The stride is a power of two that leaves enough measurements for a crop, so the window is sure
+    to fill it. The items begin at the window's first measurement or end at its last, so that every
     part of a row can be drawn. In PARTIAL mode each timestamp is kept with probability 1/2. A row
-    that is too short for `drawing.num_tokens` gives all it has; `drawing.max_measurements` bounds
-    the number of measurements.
-
-    Returns:
-      The number of items; scratch.window is filled.
+    too short for `drawing.num_tokens` gives all it has; `drawing.max_measurements` limits the
+    number.
     """
     num, stream = layout.num_measurements, scratch.stream
     items, is_timed = scratch.items, scratch.is_timed
@@ -446,7 +413,7 @@ def draw_strided(raw, layout, src_is_ipv6, mode, drawing, scratch):
 
 @njit
 def draw_all(num_measurements, key, drawing, scratch):
-    """Draws every measurement of a small row, in the order of the mode that the key gives."""
+    """Draws every measurement of a small row, in the order of the mode that the key selects."""
     stream, timed, untimed = scratch.stream, scratch.lists[0], scratch.lists[1]
     stream[0] = key
     mode = draw_mode(stream, drawing)

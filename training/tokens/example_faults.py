@@ -1,6 +1,7 @@
-"""Checks of examples that hold for all rows: each returns the first fault as text, or None.
+"""Checks of examples that hold for all rows; each returns the first fault as text, or None.
 
-A batch is a dict of arrays [n, crop_size] under MaxText's names; `batches.packing` has its rules.
+A batch is a dict of arrays [n, crop_size] under MaxText's names, with the rules of
+`batches.packing`.
 """
 
 import itertools
@@ -22,14 +23,14 @@ _MAX_KEPT = 5
 
 @dataclass
 class Tally:
-    """Counts of checks and faults, and the first faults."""
+    """Counts checks and faults; keeps the first faults."""
 
     num_checked: int = 0
     num_faults: int = 0
     faults: list[str] = field(default_factory=list)
 
     def take(self, fault: str | None, num_checked: int = 1) -> None:
-        """Counts checks with at most one fault."""
+        """Counts `num_checked` checks with at most one fault."""
         self.num_checked += num_checked
         if fault is not None:
             self.num_faults += 1
@@ -37,7 +38,7 @@ class Tally:
 
 
 def shape_fault(batch: Batch, num_examples: int, crop_size: int) -> str | None:
-    """Finds arrays other than the six of int32 [num_examples, crop_size]."""
+    """Finds any deviation from six int32 arrays [num_examples, crop_size]."""
     if sorted(batch) != sorted(BATCH_KEYS):
         return f"the arrays are {', '.join(sorted(batch))}"
     for name, values in batch.items():
@@ -59,7 +60,7 @@ def token_fault(batch: Batch) -> str | None:
 
 
 def target_fault(batch: Batch) -> str | None:
-    """Finds a target that is not the next input of its segment, and padding that is not zero."""
+    """Finds a target that is not the next input of its segment, or padding that is not zero."""
     inputs, targets = batch["inputs"], batch["targets"]
     segments = batch["inputs_segmentation"]
     if place := _first(segments != batch["targets_segmentation"]):
@@ -75,7 +76,7 @@ def target_fault(batch: Batch) -> str | None:
 
 
 def position_fault(batch: Batch) -> str | None:
-    """Finds segments not numbered 1, 2, …, and positions that do not count 0, 1, … in each."""
+    """Finds segments not numbered 1, 2, …, or positions that do not count 0, 1, … in each."""
     segments, positions = batch["inputs_segmentation"], batch["inputs_position"]
     if place := _first(positions != batch["targets_position"]):
         return f"{_at(place)}: inputs and targets have different positions"
@@ -92,7 +93,7 @@ def position_fault(batch: Batch) -> str | None:
 
 
 def _first(is_wrong: np.ndarray) -> tuple[int, int] | None:
-    """Returns the first example and position at which something is wrong, or None."""
+    """Returns the first (example, position) that is wrong, or None."""
     if not is_wrong.any():
         return None
     example, position = np.unravel_index(is_wrong.argmax(), is_wrong.shape)
@@ -104,7 +105,7 @@ def _at(place: tuple[int, int]) -> str:
 
 
 def segments_of(batch: Batch, example: int) -> Iterator[np.ndarray]:
-    """Yields the tokens of each segment of an example, its last target included."""
+    """Yields the tokens of each segment of an example, including its last target."""
     segments = batch["inputs_segmentation"][example]
     for segment in range(1, int(segments.max(initial=0)) + 1):
         at = np.flatnonzero(segments == segment)
@@ -112,7 +113,7 @@ def segments_of(batch: Batch, example: int) -> Iterator[np.ndarray]:
 
 
 def decoded(tokens: np.ndarray, log_rtt: bool = False) -> tuple[list[Measurement], str | None]:
-    """Returns the measurements of a segment, or why it does not decode."""
+    """Returns the measurements of a segment, or why it cannot be decoded."""
     try:
         measurements = decode(tokens, log_rtt)
     except ValueError as error:
@@ -123,7 +124,7 @@ def decoded(tokens: np.ndarray, log_rtt: bool = False) -> tuple[list[Measurement
 
 
 def time_fault(measurements: list[Measurement]) -> str | None:
-    """Finds a timestamp of a segment that is before an earlier one."""
+    """Finds a timestamp earlier than the previous one of its segment."""
     times = [m.event_time for m in measurements if m.event_time is not None]
     for before, after in itertools.pairwise(times):
         if after < before:
@@ -138,19 +139,14 @@ def context_fault(
     last_second: int,
     mode: str | None,
 ) -> str | None:
-    """Finds what cannot be in a context of a row.
-
-    Args:
-      first_second, last_second: the ends of the row.
-      mode: the name of the context's timestamp mode, if it is known.
-    """
+    """Finds a measurement, or a number of timestamps, that a context of a row cannot have."""
     for m in measurements:
         if m.src_addr not in (None, src_addr):
             return f"its source is {m.src_addr}, the row's is {src_addr}"
         if m.event_time is not None and not first_second <= m.event_time <= last_second:
             return f"second {m.event_time} is not in the row, {first_second} to {last_second}"
     num_timed = sum(m.event_time is not None for m in measurements)
-    # The last one can be cut just before its timestamp.
+    # The last measurement may be cut just before its timestamp.
     if mode == "full" and num_timed < len(measurements) - 1:
         return f"{num_timed} of {len(measurements)} timestamps in mode full"
     if mode == "none" and num_timed:

@@ -1,7 +1,7 @@
 """Parses the tokens of batches: fields, kinds for the loss, segments, modes and measurements.
 
 The only parser of token arrays; `tokenizer.decode` decodes and checks a single context. The first
-token of a segment is an input only and always MEASUREMENT_START, so targets alone suffice.
+token of a segment occurs only as an input and is always MEASUREMENT_START, so targets suffice.
 A crop may cut the last measurement anywhere:
 
   inputs        START  SRC_IPV4  b b b b  DST_IPV4  b b b b  RTT_START  b b  START  …
@@ -24,7 +24,7 @@ from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, Measurement
 
 FIELD_NAMES = ("padding", "start", "source", "destination", "time", "RTT", "failed")
 _SRC, _DST, _TIME, _RTT, _FAILED = range(2, 7)
-# By role: the field that it opens, and the bytes that follow it (the one not in use never ends).
+# By role: the field that it opens, and the number of bytes after it (-1: the unused role).
 _FIELD_OF_ROLE = np.array([1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6], np.uint8)
 _NUM_BYTES = np.array([0, 4, 16, 4, 16, 8, 1, 4, 2, -1, 0])
 
@@ -34,7 +34,7 @@ KIND_NAMES = (
     *("RTT, first byte", "RTT, second byte", "timestamp"),
 )
 START, ROLE, FIRST_SRC, LATER_SRC, DST, RTT_FIRST, RTT_SECOND, TIMESTAMP = range(8)
-# [field, 0 for the role, 1 for its first byte, 2 for the others]
+# [field, 0 for the role, 1 for the first byte, 2 for other bytes]
 _KIND_OF_FIELD = np.array(
     [
         *([ROLE] * 3, [START] * 3, [ROLE, LATER_SRC, LATER_SRC], [ROLE, DST, DST]),
@@ -48,8 +48,8 @@ MIN_MEASUREMENTS_FOR_MODE = 10  # of a segment; in shorter ones PARTIAL can look
 NOTHING = -1  # kind and mode of padding
 _MAX_SECOND = 32_503_680_000  # the year 3000; a later second is shown as a number
 
-# `num_tokens` includes the last target, `whole_tokens` are those before the last measurement,
-# which can be cut if the segment fills the crop.
+# `num_tokens` includes the last target; `whole_tokens` precede the last measurement, which may be
+# cut if the segment fills the crop.
 SEGMENT = np.dtype(
     [
         *((name, np.int64) for name in ("example", "num_tokens", "whole_tokens")),
@@ -58,8 +58,8 @@ SEGMENT = np.dtype(
     ]
 )
 # A measurement whose destination and outcome are whole, in the order of the batch.
-# `place` is where RTT_START is an input: the two bytes are the targets there and behind it.
-# `code`: of the RTT, as `encode_rtt` gives it.
+# `place`: the position whose input is RTT_START; its target and the next are the two bytes.
+# `code`: the RTT, as `encode_rtt` returns it.
 # `is_query`: the ping was answered, and source and destination precede the RTT.
 MEASUREMENT = np.dtype(
     [
@@ -71,24 +71,17 @@ MEASUREMENT = np.dtype(
 
 
 class Parsed(NamedTuple):
-    """What the tokens of a batch are.
+    """The parsed tokens of a batch."""
 
-    Attributes:
-      fields: uint8 [n, crop_size], indices into FIELD_NAMES; a byte has its role's.
-      kinds: int8 [n, crop_size], indices into KIND_NAMES, NOTHING for padding.
-      segments: SEGMENT [segments].
-      measurements: MEASUREMENT [measurements].
-    """
-
-    fields: np.ndarray
-    kinds: np.ndarray
-    segments: np.ndarray
-    measurements: np.ndarray
+    fields: np.ndarray  # uint8 [n, crop_size], indices into FIELD_NAMES; a byte has its role's
+    kinds: np.ndarray  # int8 [n, crop_size], indices into KIND_NAMES, NOTHING for padding
+    segments: np.ndarray  # SEGMENT [segments]
+    measurements: np.ndarray  # MEASUREMENT [measurements]
 
     @property
     def modes(self) -> np.ndarray:
         """The index into MODE_CLASSES of each token, NOTHING for padding: int8 [n, crop_size]."""
-        # Whether a last measurement without a time is cut before it cannot be known.
+        # The last measurement may have been cut just before its timestamp.
         modes = timestamp_modes(self.segments, ~self.segments["is_last_timed"])
         modes[self.segments["num_measurements"] < MIN_MEASUREMENTS_FOR_MODE] = SHORT
         of_tokens = np.full(self.kinds.shape, NOTHING, np.int8)
@@ -97,13 +90,7 @@ class Parsed(NamedTuple):
 
 
 def parse(tokens: np.ndarray, segmentation: np.ndarray, log_rtt: bool = False) -> Parsed:
-    """Parses the targets of a batch; of inputs, `fields` are right.
-
-    Args:
-      tokens: int32 [n, crop_size].
-      segmentation: int32 [n, crop_size], 0 for padding.
-      log_rtt: how RTTs are encoded, see `training.tokens.log_rtt`.
-    """
+    """Parses the targets of a batch, int32 [n, crop_size]; for inputs, only `fields` is correct."""
     parsed = Parsed(
         np.zeros(tokens.shape, np.uint8),
         np.full(tokens.shape, NOTHING, np.int8),
@@ -121,7 +108,7 @@ def parse(tokens: np.ndarray, segmentation: np.ndarray, log_rtt: bool = False) -
 
 @kernel
 def _parse(tokens, segmentation, fields, kinds, segments, measurements):
-    """Fills the arrays of `Parsed`; returns how many segments and measurements there are."""
+    """Fills the arrays of `Parsed`; returns the number of segments and of measurements."""
     num_segments = num_measurements = 0
     for example in range(len(tokens)):
         for at in range(tokens.shape[1]):
@@ -177,18 +164,14 @@ def _parse(tokens, segmentation, fields, kinds, segments, measurements):
 
 
 def timestamp_modes(segments: np.ndarray, may_be_cut: np.ndarray | bool) -> np.ndarray:
-    """Returns FULL, PARTIAL or NONE of segments by num_measurements and num_timed: int64.
-
-    Args:
-      may_be_cut: whether one missing timestamp may be due to a cut, bool or bool [segments].
-    """
+    """Returns each segment's FULL, PARTIAL or NONE; may_be_cut allows one missing timestamp."""
     num_untimed = segments["num_measurements"] - segments["num_timed"]
     modes = np.where(num_untimed <= may_be_cut, FULL, PARTIAL)
     return np.where(segments["num_timed"] == 0, NONE, modes)
 
 
 def measurement_text(measurement: Measurement) -> str:
-    """Returns source, destination, RTT and time in one line; – is what the tokens do not say.
+    """Returns source, destination, RTT and time in one line, with – for missing fields.
 
     Example:
       192.0.2.1       → 8.8.8.8             1.000 ms  2024-01-01 00:16:40

@@ -1,16 +1,15 @@
-"""The two-byte encoding of an RTT: as stored in rows, or on a finer, even scale.
+"""The two-byte encoding of an RTT: as stored in rows, or on a finer, more even scale.
 
-What rows store has five bits of exponent, and of the mantissa behind them the highest bit is set:
-the first byte is one of four in an octave, 12 to 25 % wide, and 132 of the 256 occur. A model
-learns first bytes first, and they are too coarse to resolve noise of a few percent.
+The first byte of a stored code is one of four per octave, 12 to 25 % wide, and 132 of the 256
+occur. A model learns first bytes first, and they are too coarse to resolve noise of a few percent.
 
-On the logarithmic scale the first byte is one of 29 in an octave, 2.4 % wide, from 4 ms to 0.5 s,
-where most RTTs of the internet are. It is one of six from 128 µs to 4 ms, and from 0.5 to 1 s;
-shorter RTTs take four bytes, 32 µs each, longer ones, up to 50 days, the last 13.
+On the logarithmic scale, the first byte is one of 29 per octave, 2.4 % wide, from 4 ms to 0.5 s,
+the range of most RTTs on the internet. It is one of six from 128 µs to 4 ms and from 0.5 to 1 s.
+Shorter RTTs have four first bytes of 32 µs each; longer ones, up to 50 days, the last 13.
 
-The second byte is the RTT's rank among those that rows store with this first byte, so that the same
-bytes occur behind every first byte: 25 to 48 of them from 4 ms to 0.5 s. Above 1 s there are more
-than 256; some share a byte there, and are off by at most 0.4 %. Below, nothing is lost.
+The second byte is the RTT's rank among the stored codes with this first byte, so that the same
+bytes occur after every first byte: 25 to 48 of them from 4 ms to 0.5 s. Below 1 s the encoding is
+lossless. Above, there are more than 256 codes; some share a byte, with an error of at most 0.4 %.
 """
 
 import numpy as np
@@ -18,18 +17,18 @@ from numba import njit
 
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 
-# Where first bytes begin, and the RTTs there, in octaves of 1 µs: before the first the scale is
-# linear in the RTT, between two in its logarithm.
+# The ends of the ranges as log2 of the RTT in µs, and their first bytes. The scale is linear in the
+# RTT below the first end, and in its logarithm between two ends.
 _OCTAVES = (7, 12, 19, 20, 42)
 _FIRST_BYTES = (4, 34, 237, 243, 256)
 
 _CODES = np.arange(FAILED_RTT)
-# What `encode_rtt` writes: above exponent 0 the mantissa's highest bit is set. Ascending in ms.
+# The codes that `encode_rtt` writes: above exponent 0 the mantissa's highest bit is set. Ascending.
 WRITTEN_CODES = _CODES[(_CODES < 2048) | (_CODES & 1024 > 0)]
 
 
 def _token_codes_of_all() -> np.ndarray:
-    """Returns the two bytes of every code: uint16 [65,536]; FAILED_RTT stays itself."""
+    """Returns the two bytes of every code: uint16 [65,536]; FAILED_RTT stays unchanged."""
     ms = decode_rtt(WRITTEN_CODES)
     us = ms.astype(np.float64) * 1000
     first_us = 2 ** _OCTAVES[0]
@@ -48,7 +47,7 @@ _TOKEN_CODES = _token_codes_of_all()
 
 
 def _stored_of_all() -> np.ndarray:
-    """Returns the code for every two bytes; bytes without a code take the next lower one's."""
+    """Returns the code of every two bytes; bytes without a code take the next lower one's."""
     encoded, every = _TOKEN_CODES[WRITTEN_CODES], np.arange(FAILED_RTT)
     begin, end = (np.searchsorted(encoded, every, side) for side in ("left", "right"))
     stored = WRITTEN_CODES[np.where(begin < end, (begin + end) // 2, end - 1)]
@@ -65,7 +64,7 @@ def token_code(code, log_rtt):
 
 
 def token_codes(codes: np.ndarray, log_rtt: bool) -> np.ndarray:
-    """Returns `token_code` of many, [n]."""
+    """Returns `token_code` of each code, [n]."""
     return _TOKEN_CODES[codes].astype(codes.dtype) if log_rtt else codes
 
 

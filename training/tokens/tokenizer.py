@@ -5,12 +5,11 @@ A measurement is MEASUREMENT_START and then its fields in any order, each a role
   source       SRC_IPV4 + 4 bytes          SRC_IPV6 + 16 bytes
   destination  DST_IPV4 + 4 bytes          DST_IPV6 + 16 bytes
   RTT          RTT_START + 2 bytes (see `beam_pipeline.dataset.rtt`), or FAILED alone
-  time         TIMESTAMP_ABS + 8 bytes of seconds since 1970, or seconds since the timestamp
-               before, TIMESTAMP_DELTA1 + 1 byte or TIMESTAMP_DELTA4 + 4 bytes, or nothing
+  time         TIMESTAMP_ABS + 8 bytes of seconds since 1970, or seconds since the previous
+               timestamp, TIMESTAMP_DELTA1 + 1 byte or TIMESTAMP_DELTA4 + 4 bytes, or nothing
 
-Byte b is token 11 + b, the highest byte first. Times are floored to seconds; RTTs are off by at
-most 0.049 % (0.5 µs below 2 ms). `write_measurement` is the only place that writes tokens; the
-sampler's kernels call it, too.
+Byte b is token 11 + b, highest byte first. Times are floored to seconds; the error of an RTT is at
+most 0.049 % (0.5 µs below 2 ms). Only `write_measurement` writes tokens, also for the sampler.
 """
 # pyarrow has no types; the arguments of kernels get theirs from numba.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -48,8 +47,7 @@ ROLE_NAMES = (
     *("TIMESTAMP_ABS", "TIMESTAMP_DELTA1", "TIMESTAMP_DELTA4"),
     *("RTT_START", "THROUGHPUT_START", "FAILED"),
 )
-# A role's field, and how many bytes follow it. MEASUREMENT_START opens a measurement;
-# THROUGHPUT_START is not in use.
+# A role's field and number of bytes; MEASUREMENT_START has none, THROUGHPUT_START is reserved.
 _FIELDS = {
     SRC_IPV4: ("src_addr", 4),
     SRC_IPV6: ("src_addr", 16),
@@ -62,7 +60,7 @@ _FIELDS = {
     FAILED: ("rtt_ms", 0),
 }
 
-# Without a timestamp (source 0, destination 1, RTT 2) the first 6 lines, with one (3) the other 24.
+# The first 6 rows have no timestamp (source 0, destination 1, RTT 2), the other 24 have one (3).
 NUM_ORDERS, NUM_TIMESTAMPED_ORDERS = 6, 24
 _NO_FIELD = 9
 FIELD_ORDERS = np.array(
@@ -91,7 +89,7 @@ _BEFORE = (_PLACES[:, np.newaxis] < _PLACES[:, :, np.newaxis]).astype(np.int64)
 
 @njit
 def untimed_tokens(src_is_ipv6, dst_is_ipv6, rtt_code):
-    """Returns how many tokens a measurement takes without its timestamp."""
+    """Returns the number of tokens of a measurement without its timestamp."""
     tokens = 1 + 5 + 5 + 12 * src_is_ipv6 + 12 * dst_is_ipv6
     return tokens + (1 if rtt_code == FAILED_RTT else 3)
 
@@ -106,7 +104,7 @@ def timestamp_role(delta, is_first):
 
 @njit
 def timestamp_tokens(role):
-    """Returns how many tokens a timestamp takes."""
+    """Returns the number of tokens of a timestamp."""
     if role == TIMESTAMP_ABS:
         return ABS_TOKENS
     return DELTA1_TOKENS if role == TIMESTAMP_DELTA1 else DELTA4_TOKENS
@@ -134,15 +132,15 @@ def _write_address(tokens, at, role_ipv4, hi, lo, is_ipv6):
 def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
     """Writes one measurement to tokens[at:], at most MAX_MEASUREMENT_TOKENS; returns its end.
 
-    A field's place is the sum of what stands before it: no branch depends on the order, which is
-    random, so that the processor would guess it wrong.
+    A field's place is the sum of the fields before it. No branch depends on the order, which is
+    random and would be mispredicted.
 
     Args:
       src, dst: addresses (hi, lo, is_ipv6), uint64 halves as in `beam_pipeline.dataset.addresses`.
-      rtt_code: as `log_rtt.token_code` gives it.
+      rtt_code: a result of `log_rtt.token_code`.
       role: of the timestamp, or NO_TIMESTAMP.
       seconds: since 1970, or since the previous timestamp.
-      order: row of FIELD_ORDERS, one with four fields just if there is a timestamp.
+      order: row of FIELD_ORDERS; it has four fields exactly if there is a timestamp.
     """
     is_failed = rtt_code == FAILED_RTT
     src_tokens, dst_tokens = 5 + 12 * src[2], 5 + 12 * dst[2]
@@ -159,7 +157,7 @@ def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
     dst_at += places[1, 3] * time_tokens
     rtt_at += places[2, 3] * time_tokens
     time_at += places[3, 2] * rtt_tokens
-    # First the RTT: of a failed ping its two bytes are too many, and what follows goes over them.
+    # The RTT is written first: a failed ping has no RTT bytes, so the next field overwrites them.
     tokens[rtt_at] = FAILED if is_failed else RTT_START
     _write_bytes(tokens, rtt_at + 1, uint64(rtt_code), 2)
     _write_address(tokens, src_at, SRC_IPV4, src[0], src[1], src[2])
@@ -203,15 +201,15 @@ def encode(
     Args:
       src_addr: the probe.
       measurements: n rows of `row_codec.MEASUREMENT_SCHEMA`.
-      is_timed: bool [n], which measurements get a timestamp; by default all.
+      is_timed: bool [n], the measurements that get a timestamp; all by default.
       orders: [n] rows of FIELD_ORDERS; by default source, destination, RTT, time.
-      log_rtt: how to encode RTTs, see `training.tokens.log_rtt`.
+      log_rtt: use the logarithmic RTT scale of `training.tokens.log_rtt`.
 
     Returns:
       int32 [number of tokens].
 
     Raises:
-      ValueError: an address is invalid, or `is_timed` and `orders` do not fit.
+      ValueError: an address is invalid, or `is_timed` and `orders` do not match.
 
     Example:
 
@@ -259,13 +257,13 @@ def encode_measurement(
     include_timestamp: bool = True,
     rng: np.random.Generator | None = None,
 ) -> list[int]:
-    """Encodes one measurement, as `encode` does many.
+    """Encodes one measurement as `encode` does.
 
     Args:
       meas: src_addr, and the dst_addr, ip_version, rtt and event_time of a data source.
       prev_timestamp: the previous timestamp, for a difference; None encodes an absolute time.
-      randomize_field_order: False is source, destination, RTT, time.
-      include_timestamp: False leaves the time out.
+      randomize_field_order: False uses source, destination, RTT, time.
+      include_timestamp: False omits the time.
       rng: draws the order of the fields; by default a new one per call.
 
     Returns:
@@ -310,7 +308,7 @@ class Measurement:
       rtt_ms: milliseconds; -1.0 is a failed ping.
       event_time: seconds since 1970 UTC; absolute even where the tokens hold a difference.
       roles: of the fields, in order.
-      is_whole: False if the tokens end within it. Only the last of a context can be cut; a cut
+      is_whole: False if it is cut, which only the last measurement of a context can be; a cut
         just before its timestamp looks like a measurement without one.
 
     Example:
@@ -328,7 +326,7 @@ class Measurement:
 
 
 def decode(tokens: Sequence[int] | np.ndarray, log_rtt: bool = False) -> list[Measurement]:
-    """Inverts `encode`: the tokens of one context, its last measurement possibly cut.
+    """Decodes the tokens of one context, the inverse of `encode`; the last measurement may be cut.
 
     Args:
       tokens: [number of tokens], each below VOCABULARY_SIZE.

@@ -1,4 +1,4 @@
-"""The steps that find which n-grams are boilerplate.
+"""The steps that find boilerplate n-grams.
 
 files of --drop_ngrams, index shards → a file of KEYS
 ScannedUnit → SHARED_COUNTS by bucket of n-grams → BucketBoilerplate → a file of all KEYS
@@ -40,17 +40,16 @@ class BucketBoilerplate(NamedTuple):
 
 
 def filter_at(boilerplate_path: str | None) -> Keep | None:
-    """Returns the filter of a file of keys, None if everything counts."""
+    """Returns the filter of a file of keys, or None if everything counts."""
     return None if boilerplate_path is None else read_boilerplate(boilerplate_path)
 
 
 def find_dropped(
     files: Sequence[FileVersion], job: Job, prepared: Prepared, train_counts: Mapping[str, Any]
 ) -> str:
-    """Writes which n-grams of the evaluation sets --drop_ngrams names; returns the path.
+    """Writes the evaluation sets' n-grams that --drop_ngrams lists; returns the path.
 
-    Args:
-      train_counts: of the scan; the step waits for it, because the scan waits for the index.
+    `train_counts` only delays this step until after the scan, which waits for the index.
     """
     with logged("Read dropped n-grams"):
         path, shards = job.temp_path("boilerplate", "dropped"), range(prepared.num_index_shards)
@@ -77,7 +76,7 @@ def list_boilerplate(
     dropped_path: str,
     max_document_frequency: int,
 ) -> BucketBoilerplate:
-    """Returns the boilerplate of a bucket, its lines written to a file."""
+    """Returns the boilerplate of a bucket, after writing its lines to a file."""
     bucket, packed = keyed
     shared = add_shared(unpack(each, SHARED_COUNTS) for each in packed)
     found = find_boilerplate(shared, max_document_frequency, read_keys(dropped_path))

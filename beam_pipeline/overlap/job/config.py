@@ -1,8 +1,8 @@
-"""The options of an overlap run: every flag of the job, as the fields of two dataclasses.
+"""The options of an overlap run: all flags of the job, as fields of two dataclasses.
 
-`DeconConfig` is made from Python or from a command line, and checks every value when it is made.
-Fields have the names of the flags; n is `--ngram_length`, in Python `ngram=NGramConfig(15)`.
-Building a step needs no Beam, so only `parse` imports it.
+`DeconConfig`, from Python or a command line, checks every value on construction. Fields are named
+like the flags, except n: `--ngram_length`, in Python `ngram=NGramConfig(15)`. Only `parse` imports
+Beam, which constructing a step does not need.
 """
 
 import argparse
@@ -36,14 +36,13 @@ from beam_pipeline.storage.files import check_path
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-MAX_N = 2**31 - 1  # a column of the output is int32
+MAX_N = 2**31 - 1  # n is an int32 column of the output
 _MAX_COUNT = 2**63 - 1
-# Of the samples_*.jsonl of lm-evaluation-harness. A doc_id is that of a task, of which a folder
-# may have several.
+# For samples_*.jsonl of lm-evaluation-harness; a doc_id is unique only within a task.
 _LM_EVAL_TEXTS, _LM_EVAL_ID = ("arguments.gen_args_0.arg_0", "target"), "doc_hash"
 
 
-# Fields of marin's classes that are accepted, and why they have no effect.
+# Fields of marin's classes, accepted without effect, and why.
 WITHOUT_EFFECT = {
     "stride": "every n-gram is compared",
     "overlap_threshold": "every overlap is reported, with the coverage of its row",
@@ -63,9 +62,9 @@ def _warn_without_effect(config: Any) -> None:
 
 
 def _path_of(given: Any) -> Any:
-    """Returns the output path of a step, or of a step's config, and anything else as it is.
+    """Returns the output path of a step or of its config, and other values unchanged.
 
-    What has a step and the name of a file or folder in its output is the path of that.
+    For a named output of a step, returns the path of that file or folder.
     """
     if isinstance(path := _path_of(step) if (step := getattr(given, "step", None)) else None, str):
         name = getattr(given, "name", None)
@@ -78,14 +77,14 @@ def _path_of(given: Any) -> Any:
 
 @dataclass(frozen=True)
 class NGramConfig:
-    """The lengths of the n-grams that are compared.
+    """The lengths of the n-grams to compare.
 
     Args:
-      ngram_length: n, in tokens, or several of them.
+      ngram_length: n in tokens, or several values of n.
       stride, overlap_threshold: see WITHOUT_EFFECT.
 
     Raises:
-      UsageError: a length is not from 1 to 2**31 - 1.
+      UsageError: a length is not between 1 and 2**31 - 1.
 
     Example:
 
@@ -109,16 +108,16 @@ class NGramConfig:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The values of n, each once, in order."""
+        """The distinct values of n, ascending."""
         return tuple(sorted(set(several(self.ngram_length))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeconConfig:
-    """The options of a run; `python -m beam_pipeline.overlap --help` explains each.
+    """The options of a run; `python -m beam_pipeline.overlap --help` describes them.
 
     Args:
-      removal: what becomes of contaminated documents, in `remove_output`.
+      removal: what happens to contaminated documents, in `remove_output`.
       attribute_name, estimated_doc_count, false_positive_rate, mode: see WITHOUT_EFFECT.
 
     Raises:
@@ -314,7 +313,7 @@ class DeconConfig:
             object.__setattr__(self, "ngram", NGramConfig())
         if not isinstance(self.ngram, NGramConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ngram={self.ngram!r} is not an NGramConfig: give NGramConfig(15)")
-        for name in ("input_path", "decontaminate_source"):  # may be steps, which have a path
+        for name in ("input_path", "decontaminate_source"):  # paths or steps
             paths = tuple(map(_path_of, several(value := getattr(self, name))))
             if paths != several(value):
                 object.__setattr__(self, name, paths)
@@ -335,7 +334,7 @@ class DeconConfig:
                 f"--eval_text_field={','.join(several(self.eval_text_field))} has an empty name"
             )
         for name in self.datasets:
-            # Lone surrogates, from names that are not UTF-8, are not printable either.
+            # Lone surrogates, from names that are not UTF-8, are not printable.
             if "/" in name or not name.isprintable():
                 raise UsageError(
                     f"--decontaminate_source: the evaluation set {name!r} is not a valid file "
@@ -351,12 +350,12 @@ class DeconConfig:
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
-        """The published rules asked for, in their order, and that of --threshold."""
+        """The requested published rules in order, then that of --threshold."""
         return rules_of(self.rules, self.threshold, self.ngram.lengths[0])
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Every n of the run, in order: those of --ngram_length and of the rules."""
+        """Every n of the run, from --ngram_length and the rules, ascending."""
         return tuple(sorted({*self.ngram.lengths, *(rule.n for rule in self.all_rules)}))
 
     @property
@@ -371,7 +370,7 @@ class DeconConfig:
 
     @property
     def datasets(self) -> list[str]:
-        """The names of the evaluation sets, each once, in the order given."""
+        """The distinct names of the evaluation sets, in the order given."""
         names = dict.fromkeys(parse_evaluation_source(text).name for text in self.sources)
         if self.eval_fields == "joined":
             return list(names)
@@ -384,19 +383,19 @@ class DeconConfig:
 
     @property
     def has_boilerplate(self) -> bool:
-        """Whether there may be n-grams that training documents have and that are not counted."""
+        """Whether some shared n-grams may not count."""
         return bool(self.max_document_frequency or self.drop_paths)
 
     @property
     def eval_text_fields(self) -> tuple[str, ...]:
-        """The fields of an evaluation row's texts, each once; none: --text_field as it is."""
+        """The distinct text fields of an evaluation row; empty means --text_field."""
         given = [name.strip() for text in several(self.eval_text_field) for name in text.split(",")]
         is_lm_eval = self.eval_format == "lm_eval"
         return tuple(dict.fromkeys(given)) or (_LM_EVAL_TEXTS if is_lm_eval else ())
 
     @property
     def eval_id(self) -> str:
-        """The field of an evaluation row's id."""
+        """The id field of an evaluation row."""
         return self.eval_id_field or (
             _LM_EVAL_ID if self.eval_format == "lm_eval" else self.id_field
         )
@@ -408,21 +407,17 @@ def flag_fields() -> list[Field[Any]]:
 
 
 def make_parser() -> OneLineParser:
-    """Returns the parser of the flags of the job."""
+    """Returns the parser of the job's flags."""
     description = "Finds every n-gram that evaluation sets share with training documents."
     example = "--input_path corpus --decontaminate_source eval/mmlu --output_path overlap"
     return job_parser("beam_pipeline.overlap", description, example, flag_fields())
 
 
 def config_of(flags: argparse.Namespace) -> DeconConfig:
-    """Returns the options of parsed flags.
-
-    Raises:
-      UsageError: a value is not allowed.
-    """
+    """Returns the options of parsed flags; raises UsageError for an invalid value."""
     values = vars(flags).copy()
     given = values.pop("ngram_length")
-    if given is not None:  # each with one n or several with a comma between
+    if given is not None:  # each a comma-separated list
         try:
             values["ngram_length"] = [int(n) for value in given for n in value.split(",")]
         except ValueError as error:
@@ -435,11 +430,7 @@ def config_of(flags: argparse.Namespace) -> DeconConfig:
 
 
 def parse(argv: Sequence[str]) -> tuple[DeconConfig, "PipelineOptions"]:
-    """Returns the options of a command line, and Beam's.
-
-    Raises:
-      UsageError: a flag is unknown or its value is not allowed.
-    """
+    """Returns the options of a command line, and Beam's; raises UsageError for an invalid flag."""
     known, rest = make_parser().parse_known_args(argv)
     config = config_of(known)
     from beam_pipeline.jobs.beam_options import parse_beam_options

@@ -1,8 +1,8 @@
-"""From match files to the files of the output: what the steps after the scan do.
+"""The steps after the scan: match files become the files of the output.
 
 ScannedUnit → PackedCounts by bucket of evaluation rows → files of each bucket
-            → UnitSize → room for the results → how many details each work unit may write
-ScannedUnit → files of each work unit → those of a group of training files joined
+            → UnitSize → space check → max details of each work unit
+ScannedUnit → files of each work unit → joined files of a group of training files
 all of these → the output, `.SUCCESS` last
 """
 
@@ -46,9 +46,9 @@ _TRAIN_COUNTS = (
     "matches",
 )
 Sizes = Iterable[tuple[ScannedUnit, UnitSize]]
-# Of overlap_matches and overlap_instances, before compression.
+# In overlap_matches and overlap_instances, before compression.
 _MATCH_BYTES, _PLACE_BYTES, _PAIR_BYTES = 52, 8, 32
-_COPIES = 3  # of a work unit, of a group of training files, of the output
+_COPIES = 3  # per work unit, per group of training files, in the output
 
 
 # --- evaluation rows ----------------------------------------------------------------------------
@@ -57,10 +57,7 @@ _COPIES = 3  # of a work unit, of a group of training files, of the output
 def count_ngrams(
     scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
 ) -> Iterator[Any]:
-    """Yields (bucket of evaluation rows, PackedCounts) of a work unit, without boilerplate.
-
-    The output SIZES gets the work unit and its UnitSize.
-    """
+    """Yields (bucket of evaluation rows, PackedCounts), and (work unit, UnitSize) to SIZES."""
     with freeing_step("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
         evaluation, keep = prepared.evaluation(), filter_at(boilerplate_path)
         rows, size = measure_unit(scanned, evaluation, job.details, keep)
@@ -96,11 +93,7 @@ def write_evaluation_rows(
 
 
 def set_quotas(_: bytes, job: Job, sizes: Sizes) -> Iterator[tuple[str, int | None]]:
-    """Yields how many details each work unit may write, by its name.
-
-    Raises:
-      ProbelineError: as `check_room`.
-    """
+    """Yields the max details of each work unit by its name; checks as `check_room`."""
     ordered = sorted(sizes, key=lambda sized: sized[0].order)
     check_room([size for _, size in ordered], job)
     names = [scanned.name for scanned, _ in ordered]
@@ -109,20 +102,13 @@ def set_quotas(_: bytes, job: Job, sizes: Sizes) -> Iterator[tuple[str, int | No
 
 
 def matches_bytes(matches: UnitSize) -> int:
-    """Returns at most how many bytes the files of matches take, those that are joined included."""
+    """Returns the max size in bytes of the files of matches, with their temporary copies."""
     num_bytes = matches.num_matches * _MATCH_BYTES + matches.num_places * _PLACE_BYTES
     return _COPIES * (num_bytes + matches.num_pairs * _PAIR_BYTES)
 
 
 def check_room(sizes: Sequence[UnitSize], job: Job) -> None:
-    """Checks that the results, before compression, are no larger than allowed and than the disk.
-
-    Args:
-      sizes: of each work unit, in order.
-
-    Raises:
-      ProbelineError: they are.
-    """
+    """Raises ProbelineError if the uncompressed results exceed their limit or the free space."""
     config, matches = job.config, add_sizes(sizes)
     of_matches = matches_bytes(matches)
     num_records, num_bytes = _details([size.details for size in sizes], job.details.max_total)
@@ -154,7 +140,7 @@ def check_room(sizes: Sequence[UnitSize], job: Job) -> None:
 
 
 def _details(sizes: Sequence[DetailsSize], max_details: int | None) -> tuple[int, int]:
-    """Returns the number of details that may be written, and at most how many bytes they have."""
+    """Returns the number of details to be written, and their max size in bytes."""
     num_records = num_bytes = 0
     may_write = quotas([size.num_kept for size in sizes], max_details)
     for size, quota in zip(sizes, may_write, strict=True):
@@ -165,7 +151,7 @@ def _details(sizes: Sequence[DetailsSize], max_details: int | None) -> tuple[int
 
 
 def _resume_command(job: Job, details: str | None = None) -> str:
-    """Returns how to resume after the scan, for a shell or for Python."""
+    """Describes how to resume after the scan, in a shell or in Python."""
     options = {"skip_existing": True} | ({"details": details} if details else {})
     given = [job.option(name, value) for name, value in options.items()]
     if job.command:
@@ -201,7 +187,7 @@ def join_group(keyed: tuple[int, Iterable[ExpandedUnit]], job: Job) -> FileGroup
 
 
 def count_scanned(scanned: ScannedUnit) -> Counter[str]:
-    """Returns the counts of the training side in a work unit."""
+    """Returns the training-side counts of a work unit."""
     summary = scanned.summary
     return Counter(
         train_rows=summary.num_rows,
@@ -215,7 +201,7 @@ def count_scanned(scanned: ScannedUnit) -> Counter[str]:
 
 
 def add_scanned(counters: Iterable[Counter[str]]) -> Counter[str]:
-    """Returns the sum of counts of the training side."""
+    """Returns the sum of training-side counts."""
     total: Counter[str] = Counter()
     for counts in counters:
         total.update(counts)  # `+` would drop zeros
@@ -223,10 +209,9 @@ def add_scanned(counters: Iterable[Counter[str]]) -> Counter[str]:
 
 
 def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, Any]:
-    """Returns the counts of the training side, and writes that the scan is over.
+    """Returns the training-side counts and records the end of the scan.
 
-    Raises:
-      ProbelineError: no record has a text, or the counts do not add up.
+    Raises ProbelineError if no record has a text, or the counts do not add up.
     """
     letters = {
         name.removeprefix(_LETTERS): count
@@ -257,14 +242,9 @@ def write_results(
     expanded: Iterable[ExpandedUnit],
     groups: Iterable[FileGroup],
     buckets: Iterable[BucketFiles],
-    boilerplate: Iterable[BucketBoilerplate] | None = None,
+    boilerplate: Iterable[BucketBoilerplate] | None = None,  # None if every n-gram counts
 ) -> None:
-    """Writes all files to a folder of this attempt, moves them, and writes `.SUCCESS`.
-
-    Args:
-      train_counts: of `check_scan`.
-      boilerplate: None where everything counts.
-    """
+    """Writes all files to a folder of this attempt, moves them, and writes `.SUCCESS`."""
     config, temp_folder, rows = job.config, job.run.folder, prepared.open_rows()
     results = Results(
         sorted(expanded, key=lambda unit: unit.scanned.order),
@@ -293,13 +273,13 @@ def write_results(
 
 
 def tidy_up(job: Job) -> None:
-    """Removes the match files, unless details that were left out can be made from them."""
+    """Removes the match files, unless omitted details can still be made from them."""
     if not read_summary(job.config.output_path)["counts"]["details_left_out"]:
         remove_folder(job.path(WORK_FOLDER))
 
 
 def _short_rows(job: Job, prepared: Prepared) -> np.ndarray | None:
-    """Returns the numbers of evaluation rows that are too short, and of their tokens."""
+    """Returns the numbers of evaluation rows that are too short, and their token counts."""
     if not job.config.min_tokens:
         return None
     num_tokens = np.diff(prepared.open_tokens().firsts)

@@ -1,7 +1,7 @@
 """Launches the overlap job: finds the inputs, takes the output, runs the pipeline.
 
-Inputs are matched before the output is touched, so that a wrong path costs no earlier result. The
-job succeeded if `.SUCCESS` exists.
+Inputs are matched before the output is touched, so that a wrong path destroys no earlier result.
+The job succeeded if `.SUCCESS` exists.
 """
 
 import sys
@@ -32,12 +32,10 @@ from beam_pipeline.storage.files import exists
 
 
 def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -> str | None:
-    """Runs the job to its end and returns the path of its results.
-
-    Returns None if the options ask for a template, as a Flex Template's launcher does.
+    """Runs the job and returns the path of its results, or None if it only wrote a template.
 
     Args:
-      command: that of the run, for a shell; "" if it is run from Python.
+      command: the shell command of the run; "" for a run from Python.
 
     Raises:
       UsageError: with skip_existing, the output holds the result of another run.
@@ -77,18 +75,14 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
 
 
 def output_files(skip_existing: bool) -> OutputFiles:
-    """Returns which files in the output are the job's; those it resumes from stay."""
+    """Returns the job's files in the output; files to resume from are kept."""
     own = (WORK_FOLDER,)
     folders = ((), own) if skip_existing else (own, ())
     return OutputFiles("output_path", "result", SUCCESS_NAME, PATTERNS, *folders)
 
 
 def bound_parallelism(beam_options: PipelineOptions, processes: int) -> None:
-    """Sets the parallelism, unless Beam's own flags do.
-
-    Raises:
-      UsageError: the runner has no such setting.
-    """
+    """Sets the parallelism, unless Beam's own flags do; UsageError if the runner cannot."""
     runner = beam_options.view_as(StandardOptions).runner
     if runner == IN_MEMORY_RUNNER:
         direct = beam_options.view_as(DirectOptions)

@@ -1,9 +1,9 @@
-"""What a result was made of: to audit it by, and to tell whether another run would make the same.
+"""The inputs and versions behind a result, to audit it and to detect whether a rerun would differ.
 
-  progress/progress_summary.json   options and versions, as functions here return them, and the date
+  progress/progress_summary.json   options and versions, from functions here, and the date
   progress/input_files.jsonl       each file: its flag, evaluation set, path, size and version
 
-The version of a file is its generation on `gs://`, else its time of modification in nanoseconds.
+The version of a file is its generation on `gs://`, otherwise its modification time in nanoseconds.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _VERSIONS_COMPARED = {
 
 
 def options_of(config: DeconConfig) -> dict[str, Any]:
-    """Returns the value of every flag as JSON has it."""
+    """Returns the value of every flag as in JSON."""
     options, given = {}, values_of(config)
     for item in flag_fields():
         value = given[item.name]
@@ -48,7 +48,7 @@ def options_of(config: DeconConfig) -> dict[str, Any]:
 
 
 def versions_of(config: DeconConfig) -> dict[str, str]:
-    """Returns the versions of what shapes a result; a hash stands for a tokeniser's code."""
+    """Returns the versions that shape a result, with a hash of a custom tokenizer's code."""
     versions = {
         "probeline": __version__,
         "python": platform.python_version(),
@@ -102,11 +102,7 @@ def write_input_files(output: str, temp_folder: str, files: Iterable[InputFile])
 
 
 def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
-    """Makes sure that a run would make the very result that its output folder holds.
-
-    Raises:
-      UsageError: an option, a version or an input file differs; the first difference is named.
-    """
+    """Raises UsageError, with the first difference, unless a run would make the existing result."""
     output = config.output_path
     made_of = FileSystems.join(output, INPUT_FILES)
     if not exists(made_of):
@@ -123,7 +119,7 @@ def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
 
 
 def _option_that_differs(config: DeconConfig, summary: Mapping[str, Any]) -> str | None:
-    # Of paths, the files are compared.
+    # Options that affect nothing, such as paths, are not compared; input files are.
     compared = {item.name for item in flag_fields() if item.metadata["affects"]}
     for name, value in options_of(config).items():
         before = summary["options"].get(name)
@@ -159,7 +155,7 @@ def _file_that_differs(before: list[InputFile], now: list[InputFile]) -> str | N
 
 
 def write_summary(output: str, temp_folder: str, summary: Mapping[str, Any]) -> None:
-    """Writes progress_summary.json, over that of the stage before."""
+    """Writes progress_summary.json, replacing that of the previous stage."""
     path = FileSystems.join(output, SUMMARY)
     with atomic_write(path, temp_folder) as stream:
         stream.write(manifest_bytes(summary))

@@ -1,8 +1,8 @@
-"""The chain from evaluation sets and training documents to every overlap, from top to bottom.
+"""The pipeline from evaluation sets and training documents to all overlaps.
 
-The evaluation side is indexed, the training side streams past it and stays where it is: only
-descriptions of work units, and counts of the evaluation side's n-grams, go through a shuffle. What
-has a unique key is spread over workers by grouping, in a third of the steps of a Reshuffle.
+The evaluation side is indexed; the training side streams past it and stays in place. Only
+descriptions of work units and counts of the evaluation side's n-grams are shuffled. Elements with
+unique keys are spread over workers by GroupByKey, in a third of the steps of a Reshuffle.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ class Inputs(NamedTuple):
 
     training: list[InputFile]
     evaluation: list[EvaluationFile]
-    dropped: list[FileVersion]  # of --drop_ngrams
+    dropped: list[FileVersion]  # from --drop_ngrams
 
     @property
     def paths(self) -> list[str]:
@@ -46,12 +46,7 @@ class Inputs(NamedTuple):
 
 
 def find_inputs(config: DeconConfig) -> Inputs:
-    """Returns the files of a run.
-
-    Raises:
-      UsageError: a pattern matches no file of documents, or a file of n-grams is missing.
-      ProbelineError: a file of n-grams holds something else.
-    """
+    """Returns the files of a run, after checking the files of n-grams."""
     dropped = []
     for path in config.drop_paths:
         if not (found := match(path)):
@@ -67,12 +62,7 @@ def find_inputs(config: DeconConfig) -> Inputs:
 def build(
     pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun, command: str = ""
 ) -> Commit:
-    """Adds the job to a pipeline; returns its last step.
-
-    Args:
-      run: the job run, which holds the output and has a folder of its own beside it.
-      command: that of the run, for a shell; "" if it is run from Python.
-    """
+    """Adds the job to a pipeline; returns its last step. `command` is "" for a run from Python."""
     num_eval_files = len({each.file for each in inputs.evaluation})
     num_files = num_eval_files, len(inputs.training)
     job = Job(config, run, *num_files, start_time(), command)
@@ -103,8 +93,8 @@ def build(
     if config.has_boilerplate:
         found, path = _find_boilerplate(pipeline, job, units, prepared, inputs.dropped, totals)
         keep["boilerplate_path"], boilerplate = AsSingleton(path), AsList(found)
-    # Counts are added up as they arrive, after the shuffle. A CombinePerKey would add up those of a
-    # bundle first, but Beam then holds the sums of all buckets until the bundle ends.
+    # Counts are summed as they arrive, after the shuffle. A CombinePerKey would first sum those of
+    # a bundle, but Beam then holds the sums of all buckets until the bundle ends.
     counts, sizes = units | "Count n-grams" >> beam.FlatMap(
         gathering.count_ngrams, job, prepared, **keep
     ).with_output_types(tuple[int, Any]).with_outputs(gathering.SIZES, main="counts")
@@ -172,7 +162,7 @@ def _find_boilerplate(
     files: list[FileVersion],
     totals: Any,
 ) -> tuple[Any, Any]:
-    """Returns BucketBoilerplate of each bucket, and the path of the file that lists it all."""
+    """Returns the BucketBoilerplate of each bucket, and the path of the file of all keys."""
     most = job.config.max_document_frequency
     dropped: Any = AsSingleton(
         pipeline

@@ -1,7 +1,7 @@
-"""What all steps of an overlap run share, and the steps of the evaluation side.
+"""State shared by all steps of an overlap run, and the steps of the evaluation side.
 
 evaluation files → Prepared: all their rows in one file, and the fingerprint of the job run
-index shard, Prepared → the file of the index shard
+index shard, Prepared → the index shard's file
 """
 
 import contextlib
@@ -72,39 +72,39 @@ from beam_pipeline.storage.local_copy import machine_folder, on_this_machine
 
 MAX_PASSES = 16
 _ROWS_NAME, _TOKENS_NAME = "evaluation.arrow", "evaluation_tokens.arrow"
-_MIN_LONG_TOKEN_ROWS = 16  # for a warning; a few may be links or code
+_MIN_LONG_TOKEN_ROWS = 16  # for a warning; fewer may be links or code
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _NOT_GLIBC = (OSError, AttributeError, TypeError)  # raised with other C libraries
-_SHARE_OF_MEMORY = 3  # a third, for the index; batches of documents and mapped pages take the rest
+_SHARE_OF_MEMORY = 3  # the index gets a third; batches of documents and mapped pages the rest
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker knows."""
+    """The state that every worker gets."""
 
     config: DeconConfig
     run: JobRun  # holds the output; incomplete files go below its folder
     num_eval_files: int
     num_train_files: int
-    started_at: str = ""  # the launcher's time: two attempts at the end write the same summary
-    command: str = ""  # for a shell; "" for a run from Python
+    started_at: str = ""  # the launcher's time, so that all attempts write the same summary
+    command: str = ""  # as typed in a shell; "" for a run from Python
 
     @property
     def details(self) -> DetailsOptions:
-        """Which details are written; a negative cap is no limit."""
+        """The details to write; a negative cap is unlimited."""
         config = self.config
         caps = (config.max_details_per_pair, config.max_details)
         return DetailsOptions(config.details, *(None if cap < 0 else cap for cap in caps))
 
     def option(self, name: str, value: Any) -> str:
-        """Returns an option as it is given, to a shell or in Python."""
+        """Returns an option as written in a shell or in Python."""
         if not self.command:
             return f"{name}={value!r}"
         return f"--{name}" if value is True else f"--{name}={value}"
 
     @property
     def fields(self) -> Fields:
-        """The fields that are read of a document."""
+        """The fields to read of a document."""
         return Fields(self.config.text_field, self.config.id_field)
 
     @functools.cached_property
@@ -125,9 +125,9 @@ class Job:
 
 
 def share_one_heap() -> None:
-    """Makes all threads of this process, and of forked ones, allocate from one heap.
+    """Makes all threads of this process and its forks allocate from one heap.
 
-    glibc gives threads separate heaps, each of which keeps what a large message once took.
+    glibc gives threads separate heaps, each of which keeps the memory of its largest message.
     """
     with contextlib.suppress(*_NOT_GLIBC):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
@@ -137,8 +137,7 @@ def share_one_heap() -> None:
 def freeing_step(step: str, **where: object) -> Iterator[None]:
     """Logs as `logged`, and returns the step's memory to the system.
 
-    malloc and Arrow keep what is freed, and pages of mapped files stay: a few hundred MiB in each
-    worker that waits for others.
+    Without it, freed memory and mapped pages take a few hundred MiB in each waiting worker.
     """
     with logged(step, **where):
         yield
@@ -148,7 +147,7 @@ def freeing_step(step: str, **where: object) -> Iterator[None]:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-# --- what steps share ---------------------------------------------------------------------------
+# --- shared by steps ----------------------------------------------------------------------------
 
 
 @functools.lru_cache(1)
@@ -161,13 +160,13 @@ def _open_tokens(path: str) -> TokenTexts:
     return open_token_texts(on_this_machine(path))
 
 
-_evaluations: dict[str, Evaluation] = {}  # by folder, the last one
+_evaluations: dict[str, Evaluation] = {}  # the latest, by folder
 
 
 class Prepared(NamedTuple):
     """The evaluation side of a job run."""
 
-    folder: str  # of index shards and match files; the same for a run that resumes this one
+    folder: str  # of index shards and match files; the same when the run is resumed
     rows_path: str
     fingerprint: str
     num_index_shards: int
@@ -186,15 +185,15 @@ class Prepared(NamedTuple):
 
     @property
     def index_bytes(self) -> int:
-        """The size of an index shard, about."""
+        """The approximate size of an index shard."""
         return self.counts["eval_ngrams"] * INDEX_BYTES_PER_PLACE // self.num_index_shards
 
     def open_rows(self) -> EvaluationRows:
-        """Maps the rows into memory, once in a process."""
+        """Maps the rows into memory, once per process."""
         return _open_rows(self.rows_path)
 
     def open_tokens(self) -> TokenTexts:
-        """Maps the rows' tokens into memory, once in a process."""
+        """Maps the rows' tokens into memory, once per process."""
         return _open_tokens(FileSystems.join(self.folder, _TOKENS_NAME))
 
     def open_index(self, index_shard: int) -> Index:
@@ -202,7 +201,7 @@ class Prepared(NamedTuple):
         return open_index(on_this_machine(self.index_path(index_shard)), self.fingerprint)
 
     def evaluation(self) -> Evaluation:
-        """Maps everything of the evaluation side into memory, once in a process."""
+        """Maps the whole evaluation side into memory, once per process."""
         if self.folder not in _evaluations:
             tokens, shards = self.open_tokens(), range(self.num_index_shards)
             postings = [Postings(self.open_index(shard), tokens) for shard in shards]
@@ -212,7 +211,7 @@ class Prepared(NamedTuple):
 
 
 def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
-    """Reads all evaluation sets in one go, since their rows are numbered through."""
+    """Reads all evaluation sets in one step, since their rows are numbered consecutively."""
     limit, temp = job.config.limit_test_instances, job.run.folder
     with logged("Read evaluation sets"), tempfile.TemporaryDirectory() as folder:
         local_path = os.path.join(folder, _ROWS_NAME)
@@ -254,7 +253,7 @@ def _prepare(
     names = [item.name for item in flags if item.metadata["affects"] == "matches"]
     options = {name: values[name] for name in names} | {"parts": num_index_shards}
     fingerprint = fingerprint_rows(rows_path, lengths, job.tokenizer, options)
-    # Index shards and match files are cut by hashes: none is resumed from that has others.
+    # Index shards and match files are cut by hash, so only those with the same hashes are reused.
     folder = job.path(WORK_FOLDER, f"{fingerprint}-{HASH_NAME}-{FORMAT}-{match_files.FORMAT}")
     return Prepared(
         folder,
@@ -268,7 +267,7 @@ def _prepare(
 
 
 def _warnings_of(counts: Mapping[str, int], config: DeconConfig) -> Iterator[str]:
-    """Yields what should be known before the scan, and what to do about it."""
+    """Yields warnings to act on before the scan."""
     if counts["unspaced_eval_rows"]:
         yield (
             f"Warning: {counts['unspaced_eval_rows']:,} of {counts['eval_rows']:,} evaluation rows "
@@ -285,10 +284,9 @@ def _warnings_of(counts: Mapping[str, int], config: DeconConfig) -> Iterator[str
 
 
 def choose_index_shards(num_places: int, config: DeconConfig) -> int:
-    """Returns how many index shards fit in memory one by one.
+    """Returns the number of index shards such that each fits in memory.
 
-    Raises:
-      ProbelineError: the training data would be read more than MAX_PASSES times.
+    Raises ProbelineError if the training data would be read more than MAX_PASSES times.
     """
     memory_bytes = config.index_memory_mb << 20 or machine_memory_bytes() // _SHARE_OF_MEMORY
     num_index_shards = count_index_shards(num_places, memory_bytes)
@@ -311,7 +309,7 @@ def choose_index_shards(num_places: int, config: DeconConfig) -> int:
 def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
     """Writes an index shard, unless it exists, and returns its path."""
     path = prepared.index_path(index_shard)
-    # One process of a machine at a time: what it takes may be all that there is.
+    # One process per machine at a time, since each may need all of its memory.
     lock = locked(os.path.join(machine_folder(), "index-lock"))
     with logged("Build the index", path=path), lock:
         if not exists(path):
@@ -340,9 +338,8 @@ def summarize(
 
     Args:
       stage: the next stage, or "done".
-      counts: of the training side.
-      outputs: paths of the files of the output, once they are written.
-      folder: where it goes, by default to the output.
+      counts: those of the training side.
+      folder: by default the output.
     """
     summary = {
         "stage": stage,

@@ -1,10 +1,8 @@
-"""The scan: training files → work units → match files on storage, and work units with their rows.
+"""The scan: training files → work units → match files in storage, and work units with their rows.
 
-A work unit that has match files is not scanned again: that is how a run resumes.
-
-Only texts and n-grams of the training data that match leave the worker, and they go to storage,
-not through a shuffle. An index shard is mapped from one local file, whose pages all processes of a
-machine share.
+A work unit with match files is not scanned again, so that runs can resume. Only training texts and
+n-grams that match leave the worker, and they go to storage, not through a shuffle. An index shard
+is mapped from one local file, whose pages all processes of a machine share.
 """
 
 import logging
@@ -39,9 +37,9 @@ from beam_pipeline.overlap.results.output_files import json_line
 from beam_pipeline.storage.files import atomic_write, exists
 from beam_pipeline.storage.local_copy import on_this_machine, release
 
-# With several index shards, a group of work units is scanned with one after the other, and each
-# group opens each index shard once: the text of a group is some times the size of an index shard,
-# as long as there are groups enough for many workers.
+# With several index shards, a group of work units is scanned with each in turn, opening it once.
+# So a group's text is several times the size of an index shard, as long as there are enough
+# groups for many workers.
 _MIN_GROUP_BYTES = 16 * WORK_UNIT_BYTES
 _GROUP_BYTES_PER_INDEX_BYTE = 4
 _MIN_GROUPS = 256
@@ -60,12 +58,7 @@ def plan_work_units(
 
 
 def count_groups(num_bytes: int, num_index_shards: int, index_bytes: int) -> int:
-    """Returns in how many groups work units are scanned, 0 if each is scanned on its own.
-
-    Args:
-      num_bytes: of the training files.
-      index_bytes: of an index shard.
-    """
+    """Returns the number of groups of work units, or 0 to scan each work unit on its own."""
     if num_index_shards == 1:
         return 0
     worth_opening = min(_GROUP_BYTES_PER_INDEX_BYTE * index_bytes, num_bytes // _MIN_GROUPS)
@@ -73,7 +66,7 @@ def count_groups(num_bytes: int, num_index_shards: int, index_bytes: int) -> int
 
 
 def number_rows(units: Iterable[ScannedUnit]) -> Iterator[ScannedUnit]:
-    """Gives the work units of one file their first rows, by adding up those before."""
+    """Sets the row offset of each work unit of a file, by summing the rows of those before."""
     first_row = 0
     for scanned in sorted(units, key=lambda scanned: scanned.order):
         row_offset = first_row if scanned.unit.first_row is None else 0
@@ -82,15 +75,14 @@ def number_rows(units: Iterable[ScannedUnit]) -> Iterator[ScannedUnit]:
 
 
 class Heartbeat:
-    """The progress of a work unit's scan, written every half minute and at the end, and logged.
+    """Logs the progress of a work unit's scan and writes it every half minute and at the end.
 
     `progress/progress-00001.jsonl` is the first training file, or its first work unit. The file is
-    overwritten, so that nothing counts twice when a worker retries.
+    overwritten, so that retries count only once.
     """
 
     def __init__(self, output: str, temp_folder: str, unit: WorkUnit, index_shard: int):
-        # Training files count from 1, and so do their work units and index shards.
-        name = f"progress-{unit.file.number + 1:05d}"
+        name = f"progress-{unit.file.number + 1:05d}"  # all numbers in names begin at 1
         if unit.number or index_shard:
             name += f"-{unit.number + 1:05d}"
         if index_shard:
@@ -113,7 +105,7 @@ class Heartbeat:
         }
 
     def count(self, batch: DocumentBatch, shared: SharedNgrams) -> None:
-        """Adds what has been read and compared, and the matches found in it."""
+        """Adds a batch and its shared n-grams."""
         self._line["records"] += batch.num_rows
         self._line["text_bytes"] += len(batch.utf8)
         self._line["ngrams"] += shared.num_ngrams
@@ -122,7 +114,7 @@ class Heartbeat:
             self._write()
 
     def finish(self) -> None:
-        """Writes that the work is done."""
+        """Records that the work is done."""
         self._line["is_done"] = True
         self._write()
 
@@ -135,10 +127,7 @@ class Heartbeat:
 
 
 class Scan(beam.DoFn):
-    """(group, [WorkUnit]) → (path, ScannedUnit); existing match files are not written again.
-
-    A DoFn, since a Matcher is not for several threads.
-    """
+    """(group, [WorkUnit]) → (path, ScannedUnit); a DoFn, since a Matcher is not thread-safe."""
 
     def __init__(self, job: Job):
         self._job = job
@@ -150,7 +139,7 @@ class Scan(beam.DoFn):
         units = sorted(keyed[1], key=lambda unit: (unit.file.number, unit.number))
         shards = range(prepared.num_index_shards)
         summaries: list[list[ScanSummary]] = [[] for _ in units]
-        # One index shard is in memory at a time.
+        # This order keeps one index shard in memory at a time.
         for shard in shards:
             for unit, found in zip(units, summaries, strict=True):
                 with freeing_step("Scan", path=unit.path, start=unit.start, index_shard=shard):
@@ -196,7 +185,7 @@ class Scan(beam.DoFn):
         return self._matchers[path][0]
 
     def teardown(self) -> None:
-        """Releases the index shard, whose copy may then be removed."""
+        """Releases the index shard, so that its copy can be removed."""
         while self._matchers:
             _, (_, copy) = self._matchers.popitem()
             release(copy)

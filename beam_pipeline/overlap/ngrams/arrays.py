@@ -1,7 +1,7 @@
 """Large arrays: one that grows in a single block, and files mapped into memory.
 
-A mapped page that has been read counts as memory of the process until the system needs it. Handing
-pages back is almost free: a page that is still cached is mapped again.
+A mapped page that was read counts as process memory until the system needs it. Handing pages back
+is almost free, since a page that is still cached is simply mapped again.
 """
 
 import mmap
@@ -16,10 +16,9 @@ _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 class Column:
-    """A growing array in one block: the system takes back large blocks, but not many small ones.
+    """A growing array in one block; the system reclaims large blocks, but not many small ones.
 
-    Args:
-      room: the expected size; unused room takes no memory.
+    `room` is the expected size; unused room takes no memory.
     """
 
     def __init__(self, kind: npt.DTypeLike, room: int):

@@ -1,7 +1,7 @@
-"""The index of the n-grams of evaluation rows, with their places, in one memory-mapped file.
+"""The index of the evaluation rows' n-grams and their places, in one memory-mapped file.
 
-  keys       the distinct hashes of n-grams, sorted     bounds   where the places of a key begin
-  rows       the evaluation row of each place, ascending within a key; `tokens` is the number of
+  keys       the distinct hashes of n-grams, sorted     bounds   where each key's places begin
+  rows       the evaluation row of each place, ascending within a key; `tokens` is the index of
              its first token there, `place_lengths` its n, since two lengths may share a hash
   directory  of keys: hashes spread evenly, so few keys share their leading bits
   bloom      three bits per key, in one word: rejects almost every hash without a key
@@ -34,13 +34,13 @@ FORMAT = "directory"  # changes with the arrays of an index
 _FINGERPRINT = b"fingerprint"
 _FILTER_BITS = 16  # min per hash
 _KEYS_PER_BUCKET = 4  # of the directory: max average
-_MIN_WINDOW_TOKENS = 4  # if the n-grams are that long: three tokens are too common
-_ONE, _BIT_NUMBERS = np.uint64(1), np.uint64(63)  # 63 masks the number of a bit
+_MIN_WINDOW_TOKENS = 4  # for n-grams of that length; three tokens are too common
+_ONE, _BIT_NUMBERS = np.uint64(1), np.uint64(63)  # 63 masks a bit number
 _SECOND_BIT, _THIRD_BIT, _WORD = np.uint64(6), np.uint64(12), np.uint64(32)  # shifts of a hash
 
 
 class IndexShard(NamedTuple):
-    """The part of the index in one of `total` equal ranges of hashes."""
+    """The part of the index with one of `total` equal ranges of hashes."""
 
     number: int = 0
     total: int = 1
@@ -93,23 +93,23 @@ class Index:
 
     @property
     def bucket_shift(self) -> np.uint64:
-        """The shift that turns the distance of a hash from the first key into its bucket."""
+        """The shift from a hash's distance to the first key to its bucket."""
         return _bucket_shift(self.keys, len(self.directory) - 1)
 
     @property
     def levels(self) -> list[Level]:
-        """The levels, which together have all lengths."""
+        """The levels, which together cover all lengths."""
         return [Level(*numbers) for numbers in self.level_numbers.reshape(-1, 6).tolist()]
 
     def places(self, key: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the evaluation rows with an n-gram, and the numbers of its first tokens there."""
+        """Returns the evaluation rows with an n-gram, and the index of its first token in each."""
         place = slice(self.bounds[key], self.bounds[key + 1])
         is_it = self.place_lengths[place] == n
         return self.rows[place][is_it], self.tokens[place][is_it]
 
 
 def count_index_shards(num_places: int, memory_bytes: int) -> int:
-    """Returns how many index shards are needed so that each fits in memory."""
+    """Returns the number of index shards such that each fits in memory."""
     return max(1, math.ceil(num_places * BYTES_PER_PLACE / memory_bytes))
 
 
@@ -118,18 +118,10 @@ def build_index(
     lengths: tuple[int, ...],
     tokenizer: Tokenizer,
     shard: IndexShard = IndexShard(),  # noqa: B008
-    skip_degenerate: bool = False,
+    skip_degenerate: bool = False,  # skips rows with only empty tokens
     min_tokens: int = 0,
 ) -> Index:
-    """Returns an index shard of the evaluation rows' n-grams.
-
-    Args:
-      texts: batches of the texts of rows, which are numbered consecutively.
-      lengths: the configured n.
-      shard: the range of hashes; all by default.
-      skip_degenerate: omits rows with only empty tokens.
-      min_tokens: omits rows with fewer tokens.
-    """
+    """Returns an index shard of the n-grams of evaluation rows, given batches of their texts."""
     counts, is_degenerate = count_tokens(texts, tokenizer)
     if skip_degenerate:
         counts[is_degenerate] = 0
@@ -139,7 +131,7 @@ def build_index(
     in_use = np.array(sorted(used), np.int64)
     levels = _levels(in_use, int(asked[0]))
     powers = np.array([power_of(n) for n in in_use.tolist()], np.uint64)
-    room = count_places(counts, lengths) // shard.total * 9 // 8  # most, if n-grams are alike
+    room = count_places(counts, lengths) // shard.total * 9 // 8  # usually enough; columns grow
     kinds = np.uint64, np.uint32, np.uint32, np.min_scalar_type(int(in_use.max(initial=0)))
     places = [Column(kind, room) for kind in kinds]
     most = int(counts.sum())
@@ -173,10 +165,7 @@ def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
 
 @kernel
 def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, high):
-    """Returns the n-grams of rows whose hashes are in a range.
-
-    The arrays are hashes, rows, first tokens in the row, n, and first tokens in the batch.
-    """
+    """Returns the n-grams of rows with hashes in a range: hashes and places in columns."""
     room = 0
     for row in range(firsts.size - 1):
         room += (firsts[row + 1] - firsts[row]) * asked.size
@@ -201,6 +190,7 @@ def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, hig
                     hashes[size], starts[size] = value, firsts[row] + token
                     rows[size], tokens[size], lengths[size] = first_row + row, token, n
                     size += 1
+    # `tokens` are counted in the row, `starts` in the batch.
     return hashes[:size], rows[:size], tokens[:size], lengths[:size], starts[:size]
 
 
@@ -252,19 +242,19 @@ def _index_of(
 
 
 def _order_of_places(rows: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    """Returns the order of places by hash, then by row, otherwise stable."""
+    """Returns the order of places by hash, then by row; stable."""
     if (rows[1:] >= rows[:-1]).all():
         return _order_of(hashes)
-    # Texts that Python lower-cases follow the others of a batch.
+    # Within a batch, texts lower-cased in Python come last.
     by_row = np.argsort(rows, kind="stable")
     return by_row[_order_of(hashes[by_row])]
 
 
 def _order_of(hashes: np.ndarray) -> np.ndarray:
-    """Returns `np.argsort(hashes, kind="stable")` of up to 2**32 hashes, in a third of the time."""
+    """Returns `np.argsort(hashes, kind="stable")` for up to 2**32 hashes, three times as fast."""
     order = np.argsort(hashes)
     ordered = hashes[order]
-    is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(hashes)]  # of its equals
+    is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(hashes)]  # of equal hashes
     tied = np.flatnonzero(~(is_last & np.roll(is_last, 1)))
     group = (np.cumsum(is_last[tied]) - is_last[tied]).astype(np.uint64)
     order[tied] = np.sort(group << _WORD | order[tied].astype(np.uint64)) & np.uint64(0xFFFF_FFFF)
@@ -272,7 +262,7 @@ def _order_of(hashes: np.ndarray) -> np.ndarray:
 
 
 def distinct(hashes: np.ndarray) -> np.ndarray:
-    """Returns each hash once, sorted, and sorts them; `np.unique` takes five times as long."""
+    """Returns the distinct hashes, sorting in place; five times as fast as `np.unique`."""
     hashes.sort()
     return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]
 
@@ -334,7 +324,7 @@ def passes(value, words):
 
 
 def write_index(index: Index, file: BinaryIO, fingerprint: str) -> None:
-    """Writes an index as an Arrow file of one row, a list for each array."""
+    """Writes an index as an Arrow file of one row, with a list per array."""
     arrays = {item.name: pa.array(getattr(index, item.name)) for item in fields(index)}
     lists = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in arrays.values()]
     batch = pa.record_batch(lists, list(arrays)).replace_schema_metadata(
@@ -345,10 +335,9 @@ def write_index(index: Index, file: BinaryIO, fingerprint: str) -> None:
 
 
 def open_index(path: str, fingerprint: str) -> Index:
-    """Maps the file of an index into memory.
+    """Maps an index file into memory.
 
-    Raises:
-      ProbelineError: the file is not an index, is truncated, or was made from other inputs.
+    Raises ProbelineError if it is not an index, is truncated, or was made from other inputs.
     """
     with explained_damage(f"the index {path}", "remove it and run again"):
         batch = pa.ipc.open_file(map_file(path)).get_batch(0)

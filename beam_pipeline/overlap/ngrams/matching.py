@@ -36,10 +36,10 @@ _ONE = np.uint64(1)
 class Candidates(NamedTuple):
     """Possible n-grams of the index, by document, token and length."""
 
-    documents: np.ndarray  # int64 [c], numbers within the batch
-    tokens: np.ndarray  # int64 [c], of the first token of each
+    documents: np.ndarray  # int64 [c], index in the batch
+    tokens: np.ndarray  # int64 [c], index of the first token in its document
     lengths: np.ndarray  # int64 [c], n
-    keys: np.ndarray  # int64 [c], numbers of keys of the index
+    keys: np.ndarray  # int64 [c], key numbers in the index
     num_tokens: np.ndarray  # int64 [documents]
 
 
@@ -77,7 +77,7 @@ def _candidates(prefixes, windows, stride, lengths, powers, bloom, directory, sh
                 value = ngram_hash(prefixes, start, n, powers[at])
                 if not passes(value, bloom):
                     continue
-                bucket = value - keys[0] >> shift  # too large if a hash is below the first key
+                bucket = value - keys[0] >> shift  # too large for hashes below the first key
                 if bucket >= num_buckets:
                     continue
                 for key in range(directory[bucket], directory[bucket + _ONE]):
@@ -92,12 +92,7 @@ def _candidates(prefixes, windows, stride, lengths, powers, bloom, directory, sh
 def find_candidates(
     index: Index, tokenizer: Tokenizer, utf8: np.ndarray, bounds: np.ndarray
 ) -> Candidates:
-    """Returns the candidates of the documents utf8[bounds[i]:bounds[i + 1]].
-
-    Args:
-      utf8: uint8, lone surrogates as their three bytes.
-      bounds: int64 [documents + 1], ascending.
-    """
+    """Returns the candidates of the documents utf8[bounds[i]:bounds[i + 1]]."""
     parts = [np.empty((4, 0), np.int64)]
     num_tokens = np.zeros(len(bounds) - 1, np.int64)
     if len(index.lengths):
@@ -137,17 +132,17 @@ def _find_in_level(prefixes: np.ndarray, index: Index, level: Level) -> Iterator
 class SharedNgrams(NamedTuple):
     """N-grams that documents share with evaluation rows, by document, then by n-gram."""
 
-    documents: np.ndarray  # int64 [s], numbers within the batch
+    documents: np.ndarray  # int64 [s], index in the batch
     ngrams: np.ndarray  # int64 [s], see Postings
-    bounds: np.ndarray  # int64 [s + 1], of its places in `starts` and `ends`
+    bounds: np.ndarray  # int64 [s + 1], of the places in `starts` and `ends`
     starts: np.ndarray  # uint32, places in the document in code points
     ends: np.ndarray  # uint32
-    num_matches: int  # sum over n-grams of their evaluation rows
-    num_ngrams: int = 0  # compared, of the documents
+    num_matches: int  # total evaluation rows of the n-grams
+    num_ngrams: int = 0  # n-grams of the documents that were compared
 
 
 class Matcher:
-    """Finds the n-grams that batches of documents share with the texts of one index."""
+    """Finds the n-grams that batches of documents share with the texts of an index."""
 
     def __init__(self, index: Index, postings: Postings, tokenizer: Tokenizer):
         self._index = index

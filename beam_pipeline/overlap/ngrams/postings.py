@@ -1,7 +1,7 @@
-"""The n-grams of an index shard, distinguished by their texts, and the places of each.
+"""The n-grams of an index shard, distinguished by text, and the places of each.
 
 A key of the index is a hash. Nearly always all its places have the same n-gram; otherwise their
-texts distinguish the n-grams. The number of an n-gram is that of its first place in the shard.
+texts distinguish the n-grams. An n-gram's number is that of its first place in the shard.
 
   candidates → numbers of their n-grams, -1 where the texts differ (`identify`)
   n-grams    → their evaluation rows, and places there (`locate`, `expand`)
@@ -16,7 +16,7 @@ from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import Index
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, is_same_ngram
 
-# The n-grams of a key: not yet known, one, several.
+# The n-grams of a key: not yet known, one or several.
 _UNKNOWN, _ONE, _SEVERAL = (np.uint8(kind) for kind in range(3))
 
 
@@ -28,12 +28,12 @@ class _Places(NamedTuple):
 
 
 class RowPlaces(NamedTuple):
-    """The places of n-grams in evaluation rows: an entry for each pair of n-gram and row."""
+    """The places of n-grams in evaluation rows: an entry for each n-gram and row."""
 
-    which: np.ndarray  # int64 [e], the index of the n-gram among those given
+    which: np.ndarray  # int64 [e], index of the n-gram among those given
     rows: np.ndarray  # int64 [e], evaluation rows
-    bounds: np.ndarray  # int64 [e + 1], of its tokens
-    tokens: np.ndarray  # int64, the first token of each place in the evaluation row
+    bounds: np.ndarray  # int64 [e + 1], of the entries' tokens
+    tokens: np.ndarray  # int64, first tokens of the places, as indices in the evaluation row
 
 
 class Located(NamedTuple):
@@ -41,8 +41,8 @@ class Located(NamedTuple):
 
     ngrams: np.ndarray  # int64 [m]
     keys: np.ndarray  # int64 [m]
-    first_rows: np.ndarray  # uint32 [m], evaluation row of the first place of an n-gram
-    last_rows: np.ndarray  # uint32 [m], evaluation row of the last place of its key
+    first_rows: np.ndarray  # uint32 [m], evaluation row of the n-gram's first place
+    last_rows: np.ndarray  # uint32 [m], evaluation row of its key's last place
 
     def some(self, which: slice) -> "Located":
         """Returns some of the n-grams."""
@@ -50,11 +50,7 @@ class Located(NamedTuple):
 
 
 class Postings:
-    """The n-grams of one index shard.
-
-    Args:
-      texts: the tokens of all evaluation rows.
-    """
+    """The n-grams of one index shard, given the tokens of all evaluation rows."""
 
     def __init__(self, index: Index, texts: TokenTexts):
         self.texts = texts
@@ -64,16 +60,16 @@ class Postings:
     def identify(
         self, keys: np.ndarray, texts: TokenTexts, tokens: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
-        """Returns the numbers of the n-grams at some tokens of `texts`, -1 if they have none."""
+        """Returns the numbers of the n-grams at some tokens of `texts`, -1 if not in the shard."""
         known = self._places, self._kinds, self.texts
         return _identify(*known, keys, texts, tokens, lengths)
 
     def lengths(self, ngrams: np.ndarray) -> np.ndarray:
-        """Returns n of each n-gram, int64."""
+        """Returns the n of each n-gram, int64."""
         return self._places.lengths[ngrams].astype(np.int64)
 
     def first_tokens(self, ngrams: np.ndarray) -> np.ndarray:
-        """Returns the first token of the first place of each n-gram, among all of `texts`."""
+        """Returns the first token of each n-gram's first place, as indices in `texts`."""
         return self.texts.firsts[self._places.rows[ngrams]] + self._places.tokens[ngrams]
 
     def locate(self, ngrams: np.ndarray) -> Located:
@@ -82,11 +78,7 @@ class Postings:
         return Located(ngrams, *_locate(*known, ngrams))
 
     def num_rows(self, ngrams: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the numbers of evaluation rows and of places of each n-gram.
-
-        Args:
-          keys: of the n-grams, from `locate` or `identify`.
-        """
+        """Returns the numbers of evaluation rows and places of each n-gram, given their keys."""
         return _count(self._places, self._kinds, self.texts, ngrams, keys)
 
     def expand(self, found: Located, first_row: int, stop_row: int) -> RowPlaces:
@@ -146,11 +138,10 @@ def _kind_of(places, texts, key):
 def key_at(bounds, place):
     """Returns the key of a place.
 
-    Most keys have one place, so a key is near its share of the places. The search starts there and
-    doubles its steps.
+    Most keys have one place, so the search starts at its share of the keys and doubles its steps.
     """
     place, last = np.int64(place), bounds.size - 2
-    share = np.float64(place) / np.float64(bounds[last + 1])  # in integers it might overflow
+    share = np.float64(place) / np.float64(bounds[last + 1])  # integers might overflow
     low = high = min(np.int64(share * (last + 1)), last)
     step = 1
     while np.int64(bounds[low]) > place:
@@ -212,7 +203,7 @@ def _count(places, kinds, texts, ngrams, keys):
 
 @njit
 def _first_place(rows, start, stop, row):
-    """Returns the first of some places, whose rows ascend, in `row` or a later one."""
+    """Returns the first of some places, in ascending rows, that is in `row` or a later one."""
     while start < stop:
         middle = (start + stop) // 2
         if rows[middle] < row:
@@ -224,7 +215,7 @@ def _first_place(rows, start, stop, row):
 
 @kernel
 def _expand(places, kinds, texts, ngrams, keys, first_row, stop_row, which, rows, bounds, tokens):
-    """Counts the entries and places of n-grams, and fills the arrays if they have room."""
+    """Counts the entries and places of n-grams; fills the arrays unless they are empty."""
     fills = bounds.size > 0
     num_entries, num_tokens = 0, 0
     for at in range(ngrams.size):

@@ -1,7 +1,7 @@
 """Sections of long texts, so that memory does not depend on the length of a text.
 
 A text is cut into pieces at `Tokenizer.borders`, so the pieces have the tokens of the text. A
-section is a piece and, before it, the tokens at which an n-gram of the piece may begin:
+section is a piece, preceded by the tokens at which an n-gram of the piece may begin:
 
   text       the quick, brown fox jumps over        n = 3
   pieces    [the quick] [brown fox] [jumps over]
@@ -18,17 +18,17 @@ import numpy as np
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
 _PIECE_BYTES = 1 << 20
-_LOOKED_AT_BYTES = 1 << 12  # at a time, for a border
+_LOOKED_AT_BYTES = 1 << 12  # first part searched for a border
 
 
 class Section(NamedTuple):
-    """Some whole texts, or a part of one."""
+    """Several whole texts, or a part of one."""
 
-    first: int  # the first text's number
+    first: int  # number of the first text
     utf8: np.ndarray  # uint8
-    bounds: np.ndarray  # int64 [texts + 1], bounds of the texts in utf8
-    place: int = 0  # of the part in its text, in code points
-    known_bytes: int = 0  # of the part that belong to the piece before
+    bounds: np.ndarray  # int64 [texts + 1], of the texts in `utf8`
+    place: int = 0  # start of the part in its text, in code points
+    known_bytes: int = 0  # bytes at the start that belong to earlier pieces
 
 
 def sections_of(
@@ -36,10 +36,7 @@ def sections_of(
 ) -> Iterator[Section]:
     """Yields the texts utf8[bounds[i]:bounds[i + 1]], long ones in several sections.
 
-    Args:
-      utf8: uint8, lone surrogates as their three bytes.
-      bounds: int64 [texts + 1], ascending.
-      num_before: min tokens of earlier pieces in a section.
+    A section has at least `num_before` tokens of earlier pieces of its text.
     """
     is_long = np.diff(bounds) > _PIECE_BYTES
     if tokenizer.function is not None:
@@ -69,7 +66,7 @@ def _sections_of_text(
 
 
 def _first_border(text: np.ndarray, start: int, tokenizer: Tokenizer) -> tuple[int, int]:
-    """Returns where the first border after a place begins and ends, or the end of the text."""
+    """Returns the start and end of the first border after a place, or the end of the text."""
     num_bytes = _LOOKED_AT_BYTES
     start = _begin_of_code_point(text, start)
     while start < len(text):
@@ -85,7 +82,7 @@ def _first_border(text: np.ndarray, start: int, tokenizer: Tokenizer) -> tuple[i
 
 
 def _start_before(text: np.ndarray, stop: int, num_tokens: int, tokenizer: Tokenizer) -> int:
-    """Returns the beginning of a token with at least `num_tokens` tokens from there to `stop`."""
+    """Returns the start of a token with at least `num_tokens` tokens from there to `stop`."""
     num_bytes = _LOOKED_AT_BYTES
     while True:
         start = _begin_of_code_point(text, max(0, stop - num_bytes))
@@ -99,7 +96,7 @@ def _start_before(text: np.ndarray, stop: int, num_tokens: int, tokenizer: Token
 
 
 def _begin_of_code_point(text: np.ndarray, at: int) -> int:
-    """Returns the beginning of the code point of a byte, or the end of the text."""
+    """Returns the start of a byte's code point, or the end of the text."""
     if at >= len(text):
         return len(text)
     while text[at] & 0xC0 == 0x80:

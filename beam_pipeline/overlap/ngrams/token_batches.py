@@ -1,8 +1,8 @@
 """Hashes of the tokens of many documents, in batches, and token counts of evaluation rows.
 
-  UTF-8 of documents → TokenBatch after TokenBatch → numbers of tokens and n-grams of each row
+  UTF-8 of documents → TokenBatches → numbers of tokens and n-grams of each row
 
-A document with a capital sigma is lower-cased by Python and follows the others of its batch. Rows
+A document with a capital sigma is lower-cased in Python and follows the others of its batch. Rows
 are numbered consecutively over all batches of texts.
 """
 
@@ -27,35 +27,32 @@ from beam_pipeline.overlap.ngrams.tokenizers import (
     effective_lengths,
 )
 
-_TOKENS_AT_A_TIME = 1 << 17  # hashes and prefix hashes stay in the cache of a core
-Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of texts, and where each begins
+_TOKENS_AT_A_TIME = 1 << 17  # hashes and prefix hashes stay in a core's cache
+# UTF-8, with three bytes per lone surrogate, and int64 bounds of each text in it.
+Texts = tuple[np.ndarray, np.ndarray]
 
 # A row is in a script without spaces if MULTILINGUAL makes _MANY tokens of it, _TIMES_AS_MANY as
 # another tokenizer. 0xE2, the first byte of quotation marks, does not begin such a character.
 _MANY, _TIMES_AS_MANY = 16, 3
-MAX_TOKEN_BYTES = 40  # more than words have in any script
+MAX_TOKEN_BYTES = 40  # longer than words of any script
 _UNSPACED_BYTES = np.array([0xE0, 0xE1, *range(0xE3, 0xF5)], np.uint8)
 
 
 class TokenBatch(NamedTuple):
-    """The tokens of d consecutive documents; none for a document that is in another batch."""
+    """The tokens of d consecutive documents; none for a document in another batch."""
 
-    first: int  # the first document's number
+    first: int  # number of the first document
     hashes: np.ndarray  # uint64 [k]
     prefixes: np.ndarray  # uint64 [k + 1], their prefix_hashes
-    firsts: np.ndarray  # int64 [d + 1], each document's first token, and k
+    firsts: np.ndarray  # int64 [d + 1], first token of each document, and k
 
 
 def token_batches(
     utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer
 ) -> Iterator[TokenBatch]:
-    """Yields the hashes of the tokens of the documents utf8[bounds[i]:bounds[i + 1]].
+    """Yields the token hashes of the documents utf8[bounds[i]:bounds[i + 1]].
 
     A batch is valid until the next one is requested.
-
-    Args:
-      utf8: uint8, lone surrogates as their three bytes.
-      bounds: int64 [documents + 1], ascending.
     """
     by_python = np.full(len(bounds) - 1, tokenizer.function is not None)
     if tokenizer.function is None:
@@ -80,7 +77,7 @@ def _compiled_batches(
             tokenizer.lowercase, tokenizer.keep_empty, *scratch, hashes, prefixes, firsts,
             unfinished, False, no_edges, no_places, no_places,
         )  # fmt: skip
-        if stop == first:  # a document longer than any before
+        if stop == first:  # the document needs more room
             room = int(bounds[first + 1] - bounds[first]) // 2 + 2
             hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
             scratch = scratch_for(room)
@@ -94,7 +91,7 @@ def _compiled_batches(
 
 
 def rows_of(texts: Sequence[Texts], tokenizer: Tokenizer) -> Iterator[tuple[int, TokenBatch]]:
-    """Yields the number of the first row of each batch of `token_batches`, and the batch."""
+    """Yields the first row number of each batch of `token_batches`, and the batch."""
     first_row = 0
     for utf8, bounds in texts:
         for batch in token_batches(utf8, bounds, tokenizer):
@@ -106,7 +103,7 @@ class RowTokens(NamedTuple):
     """The token counts of evaluation rows, which determine their numbers of n-grams."""
 
     counts: np.ndarray  # int64 [rows], tokens
-    is_degenerate: np.ndarray  # bool [rows]: all tokens are empty, so nearly any text matches
+    is_degenerate: np.ndarray  # bool [rows]: only empty tokens, so nearly any text matches
 
 
 def count_tokens(texts: Sequence[Texts], tokenizer: Tokenizer) -> RowTokens:
@@ -122,11 +119,7 @@ def count_tokens(texts: Sequence[Texts], tokenizer: Tokenizer) -> RowTokens:
 
 
 def count_unspaced(texts: Sequence[Texts], counts: np.ndarray, tokenizer: Tokenizer) -> int:
-    """Counts the rows of which MULTILINGUAL makes many more tokens than a built-in tokenizer.
-
-    Args:
-      counts: int64 [rows], the tokens of each row.
-    """
+    """Counts the rows with many more tokens by MULTILINGUAL than by this built-in tokenizer."""
     if tokenizer.characters or tokenizer.function is not None:
         return 0
     found = first_row = 0
@@ -139,11 +132,7 @@ def count_unspaced(texts: Sequence[Texts], counts: np.ndarray, tokenizer: Tokeni
 
 
 def count_long_tokens(texts: Sequence[Texts], counts: np.ndarray) -> int:
-    """Counts the rows whose tokens are, on average, longer than words.
-
-    Args:
-      counts: int64 [rows], the tokens of each row.
-    """
+    """Counts the rows with tokens that are, on average, longer than words, given their counts."""
     num_bytes = np.concatenate([np.empty(0, np.int64), *(np.diff(bounds) for _, bounds in texts)])
     return int((num_bytes > MAX_TOKEN_BYTES * np.maximum(counts, 1)).sum())
 

@@ -1,9 +1,9 @@
 """Compiled tokenizers: tokens and n-gram hashes of UTF-8, without Python objects.
 
-A tokenizer becomes a table of code points: the lower case of each or a mark of separators, and
-whether it is a token by itself. A token is hashed over its lower case, sixteen bytes of UTF-8 at a
-time. The hash of an n-gram, over the hashes of its tokens, is a difference of two prefix hashes.
-Final sigma depends on its context, so Python lower-cases texts with a capital sigma.
+A tokenizer becomes a table of code points: the lower case of each or a separator mark, and whether
+it is a token by itself. A token's hash covers its lower case, 16 bytes of UTF-8 at a time; an
+n-gram's hash, over those of its tokens, is a difference of two prefix hashes. Final sigma depends
+on its context, so Python lower-cases texts with a capital sigma.
 """
 
 import functools
@@ -29,7 +29,7 @@ from beam_pipeline.overlap.ngrams.arrays import Column
 from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins, pieces_of
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
-_ALONE = np.uint32(1 << 31)  # added to a character that is a token by itself
+_ALONE = np.uint32(1 << 31)  # marks a character that is a token by itself
 _DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint8(0x69), np.uint32(0x307)
 _CAPITAL_SIGMA = 0x3A3
 HASH_NAME = "mixed_pairs"  # changes with the hash of an n-gram
@@ -37,18 +37,18 @@ _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
-_ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in (1, 2, 3, 4))  # bytes of a code point
+_ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in (1, 2, 3, 4))  # bytes per code point
 _EIGHT, _SIXTEEN, _HALF = (np.uint64(n) for n in (8, 16, 32))
-# Masks of the first n - 8 bytes of a word, from none to all.
+# Masks of the first n - 8 bytes of a word, clamped to 0 to 8 bytes.
 _MASKS = np.array([(1 << 8 * min(max(n - 8, 0), 8)) - 1 for n in range(25)], np.uint64)
-_MIN_BLOCK = np.uint64(8)  # min ASCII characters for which a block pays
+_MIN_BLOCK = np.uint64(8)  # min ASCII characters for a block to pay
 _BEYOND_ASCII, _SPAN_OF_ASCII = np.uint8(0x80), np.uint8(0x7F)
 _CAPITAL_A, _SPAN_OF_CAPITALS, _TO_LOWER = np.uint8(ord("A")), np.uint8(25), np.uint8(0x20)
 
 
 @functools.cache
 def table_of(tokenizer: Tokenizer) -> np.ndarray:
-    """Returns uint32 [1,114,112]: each code point's lower case, with or without a mark."""
+    """Returns uint32 [1,114,112]: the lower case of each code point, possibly with a mark."""
     table = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     everything = table.tobytes().decode("utf-32-le", "surrogatepass")
     if tokenizer.lowercase:
@@ -83,9 +83,9 @@ def mix(value):
 
 @njit
 def _next_code_point(utf8, at):
-    """Returns the code point of two to four bytes at a place, and the next place.
+    """Returns a code point of two to four bytes, and the index after it.
 
-    Indices are unsigned here and below: numba adds a check of the sign for signed ones.
+    Indices are unsigned here and below, since numba checks the sign of signed ones.
     """
     first = utf8[at]
     second = np.uint32(utf8[at + _ONE] & 0x3F)
@@ -112,12 +112,12 @@ def _put_edge(count, size, edges, place, places, with_places):
 def find_edges(
     utf8, at, end, table, separators, lowercase, text, edges, with_places, places
 ):  # fmt: skip
-    """Writes the lower case of a document, and the edges of its tokens there.
+    """Writes the lower case of a document and the edges of its tokens there.
 
     Token k is text[edges[2 * k]:edges[2 * k + 1]]; `places` has the edges in code points. Runs of
-    ASCII are processed in blocks, everything else and short runs by code point. A character that is
-    a token ends as if an empty separator followed it; the empty tokens that this leaves must not be
-    kept. Returns the number of edges, 0 for a document that Python must lower-case.
+    ASCII are processed in blocks, the rest by code point. A character that is a token ends as if
+    an empty separator followed, which leaves empty tokens that must be dropped. Returns the number
+    of edges, or 0 for a document that Python must lower-case.
     """
     count, size, place = _ONE, np.uint64(0), np.uint64(0)
     was_separator = np.uint64(0)
@@ -171,12 +171,11 @@ def find_edges(
                         was_separator = _ONE
                         continue
             is_separator = np.uint64(lowered == _SEPARATOR)
-            count += (
-                is_separator ^ was_separator
-            )  # the edge is written anyway, and counts only if it is one
+            # The edge is always written; it counts only where the kind of character changes.
+            count += is_separator ^ was_separator
             was_separator = is_separator
             place += _ONE
-    for _ in range(_ONE + was_separator):  # a separator at the end leaves an empty token
+    for _ in range(_ONE + was_separator):  # a trailing separator leaves an empty token
         count = _put_edge(count, size, edges, place, places, with_places)
     return count
 
@@ -189,7 +188,7 @@ def _hash_step(value, word):
 
 @njit
 def _hash_of(text, start, stop):
-    """Returns the hash of text[start:stop]; 15 more bytes must follow."""
+    """Returns the hash of text[start:stop], which 15 more bytes must follow."""
     # Multiplied, so that the first word cannot cancel a difference in length.
     value = _FNV_START ^ (stop - start) * BASE
     while True:
@@ -207,12 +206,12 @@ def tokenize(
     utf8, bounds, first, table, separators, lowercase, keep_empty, text, edges, hashes, prefixes,
     firsts, unfinished, with_places, places, starts, ends,
 ):  # fmt: skip
-    """Fills the hashes of the tokens of the documents from `first` on, while there is room.
+    """Fills the hashes of the tokens of documents from `first` on, while there is room.
 
-    `prefixes` are their `prefix_hashes`, computed while the processor works on the next hash.
-    Document d is utf8[bounds[d]:bounds[d + 1]]; its tokens are firsts[d - first] up to
-    firsts[d - first + 1]. A document that Python must lower-case is marked `unfinished` and has no
-    tokens. With places, also fills `starts` and `ends`, in code points. Returns the next document.
+    Also fills their `prefix_hashes`, computed while the processor works on the next hash. Document
+    d is utf8[bounds[d]:bounds[d + 1]] and has tokens firsts[d - first] to firsts[d - first + 1]. A
+    document that Python must lower-case is marked `unfinished` and has no tokens. With places, also
+    fills `starts` and `ends`, in code points. Returns the next document.
     """
     count = 0
     prefix = prefixes[0] = np.uint64(0)
@@ -238,9 +237,9 @@ def tokenize(
 
 
 def scratch_for(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns buffers for the lower case and the edges of tokens, for 2 bytes per token.
+    """Returns buffers for lower case and token edges, at 2 bytes per token.
 
-    Lower case is at most half as long again; a text has at most 2 GiB. Blocks exceed both ends.
+    Lower case is at most 1.5 times as long; a text has at most 2 GiB. Blocks exceed both ends.
     """
     return np.empty(3 * max_tokens + 64, np.uint8), np.empty(2 * max_tokens + 12, np.uint32)
 
@@ -261,7 +260,7 @@ def encode(text: str) -> np.ndarray:
 def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
     """Returns the tokens of `tokenizer.tokenize` as arrays, with hashes instead of texts.
 
-    Takes 16 bytes per token, and one of `pieces_of` the text at a time.
+    Takes 16 bytes per token, plus one piece of `pieces_of` at a time.
     """
     if tokenizer.function is not None:
         tokens = tokenizer.tokenize(text)
@@ -289,7 +288,7 @@ def _tokens_of_piece(text: str, tokenizer: Tokenizer) -> Tokens:
         return found
     lowered = text.lower()
     found = _tokens_of_utf8(encode(lowered), tokenizer)
-    assert found is not None  # no capital sigma is left
+    assert found is not None  # lower case has no capital sigma
     if len(lowered) == len(text):
         return found
     origin = np.array(origins(text), np.uint32)
@@ -322,7 +321,7 @@ def _hashes_of(text, bounds):
 
 @kernel
 def prefix_hashes(hashes):
-    """Returns the hash of the first i of k tokens for every i, uint64 [k + 1]."""
+    """Returns the hashes of the first 0 to k tokens, uint64 [k + 1]."""
     prefixes = np.empty(hashes.size + 1, np.uint64)
     value = prefixes[0] = np.uint64(0)
     for at in range(hashes.size):

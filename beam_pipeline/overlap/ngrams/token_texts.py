@@ -1,9 +1,9 @@
-"""The tokens of texts as they are compared, and their places in the original texts, as arrays.
+"""The tokens of texts as compared, and their places in the original texts, as arrays.
 
   UTF-8 of texts → their tokens one after another, each followed by a space, and their bounds
 
-So an n-gram, its tokens joined by spaces, is a slice. The tokens of evaluation rows are in one
-memory-mapped file; those of training documents are made only for documents with a candidate.
+So an n-gram, its tokens joined by spaces, is a slice. Evaluation rows have their tokens in one
+memory-mapped file; training documents get theirs only if they have a candidate.
 """
 
 import os
@@ -35,10 +35,10 @@ _SIGMA = (0xCE, 0xA3)  # UTF-8 of the capital letter
 class TokenTexts(NamedTuple):
     """The k tokens of d texts."""
 
-    firsts: np.ndarray  # int64 [d + 1], the first token of each text, and k
+    firsts: np.ndarray  # int64 [d + 1], first token of each text, and k
     starts: np.ndarray  # uint32 [k], code points of the original text
     ends: np.ndarray  # uint32 [k]
-    bounds: np.ndarray  # int64 [k + 1], bounds of the tokens in `words`
+    bounds: np.ndarray  # int64 [k + 1], of the tokens in `words`
     words: np.ndarray  # uint8
 
 
@@ -50,7 +50,7 @@ def ngram_slice(texts, token, n):
 
 @njit
 def is_same_ngram(texts, token, other_texts, other, n):
-    """Returns whether the n-grams at two tokens are the same text."""
+    """Returns whether the n-grams at two tokens have the same text."""
     start, stop = ngram_slice(texts, token, n)
     other_start, other_stop = ngram_slice(other_texts, other, n)
     if stop - start != other_stop - other_start:
@@ -73,7 +73,7 @@ def token_texts(utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer) -> T
     text, edges = scratch_for(int(sizes.max(initial=0)) // 2 + 2)
     firsts, word_bounds = np.empty(len(bounds), np.int64), np.empty(room + 1, np.int64)
     starts, ends = np.empty(room, np.uint32), np.empty(room, np.uint32)
-    # Lower case and spaces: at most 8 bytes of 5, a letter of 2 and a character that is a token.
+    # Lower case and spaces take at most 8 bytes per 5: a 2-byte letter and a 3-byte token.
     words = np.empty(4 * room, np.uint8)
     count, size = _fill(
         utf8, bounds, table_of(tokenizer), ascii_separators(tokenizer), tokenizer.lowercase,
@@ -191,10 +191,7 @@ def ngrams_of(texts: TokenTexts, tokens: np.ndarray, lengths: np.ndarray) -> pa.
 
 
 def write_token_texts(parts: Iterable[TokenTexts], stream: BinaryIO) -> None:
-    """Writes the tokens of batches of texts as an Arrow file of one row, a list for each array.
-
-    The arrays grow in temporary files, not in memory.
-    """
+    """Writes token texts as an Arrow file of one row, growing the arrays in temporary files."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, name) for name in TokenTexts._fields]
         _append_parts(parts, paths)
@@ -228,11 +225,7 @@ def _list_of(path: str, kind: type) -> pa.LargeListArray:
 
 
 def open_token_texts(path: str) -> TokenTexts:
-    """Maps a local file of `write_token_texts` into memory.
-
-    Raises:
-      ProbelineError: the file is not one, or is truncated.
-    """
+    """Maps a local file of `write_token_texts` into memory; raises ProbelineError if damaged."""
     with explained_damage(f"the tokens of the evaluation sets {path}", "remove it and run again"):
         batch = pa.ipc.open_file(map_file(path)).get_batch(0)
         return TokenTexts(*(batch.column(name).values.to_numpy() for name in TokenTexts._fields))

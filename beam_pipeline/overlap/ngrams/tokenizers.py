@@ -1,9 +1,9 @@
 """Tokenizers with offsets in the original text.
 
 A text becomes tokens, each with its range [start, end) of code points. This is the reference
-implementation in Python, with `lower` and `re`; `token_kernels` is a hundred times as fast, and
-tests compare the two. The whole text is lower-cased first, since lower case depends on context
-(final sigma) and may change the length (U+0130).
+implementation with Python's `lower` and `re`, which tests compare with `token_kernels`, a hundred
+times as fast. The whole text is lower-cased first, since lower case depends on context (final
+sigma) and may change the length (U+0130).
 """
 
 import functools
@@ -23,7 +23,7 @@ _WHITESPACE = r"\s+"
 EXPANDS = "\u0130"  # the only character whose lower case is longer: i and a combining dot
 MULTILINGUAL = "multilingual"
 _PIECE_CHARS = 1 << 22
-# Scripts without spaces: a line may break between any two letters or syllables (classes ID, CJ and
+# Scripts without spaces: lines may break between any two letters or syllables (classes ID, CJ and
 # SA of https://www.unicode.org/reports/tr14/), and words are found with a dictionary, if at all
 # (https://www.unicode.org/reports/tr29/). Digits are excluded, since they form numbers, and so is
 # Tibetan, since punctuation separates its syllables.
@@ -53,10 +53,7 @@ UNSPACED = f"[{''.join(_UNSPACED_SCRIPTS.values())}]"
 
 @functools.cache
 def spaces_and_punctuation() -> str:
-    """Returns the expression of separators in any script.
-
-    They are white space, ASCII punctuation, its full-width forms, and Unicode category P.
-    """
+    """Returns the expression of white space, ASCII and full-width punctuation, and category P."""
     others = "".join(map(chr, range(0x80, 0x20000)))  # category P ends below
     kinds = map(unicodedata.category, others)
     found = [char for char, kind in zip(others, kinds, strict=True) if kind[0] == "P"]
@@ -65,7 +62,7 @@ def spaces_and_punctuation() -> str:
 
 
 class Token(NamedTuple):
-    """A token as it is compared, and its range of code points in the original text."""
+    """A token as compared, and its range of code points in the original text."""
 
     text: str
     start: int
@@ -77,10 +74,10 @@ class Tokenizer:
     """How a text becomes tokens."""
 
     name: str  # or the import path of a function
-    # Regular expression of the text between tokens; "" is `spaces_and_punctuation`.
+    # Regular expression of text between tokens; "" is `spaces_and_punctuation`.
     separators: str = _PUNCTUATION
     lowercase: bool = True  # the whole text first
-    keep_empty: bool = True  # a separator at an end of the text leaves an empty token there
+    keep_empty: bool = True  # whether a separator at an end of the text leaves an empty token
     # Regular expression of a character that is a token by itself; not with `keep_empty`.
     characters: str = ""
     # Replaces all of the above: takes a text, returns Tokens or (text, start, end).
@@ -113,8 +110,8 @@ class Tokenizer:
     def borders(self, text: str, start: int = 0) -> Iterator[tuple[int, int]]:
         """Yields where a text may be cut after a place: [start, end) of runs of separators.
 
-        A built-in tokenizer makes the same tokens of the parts as of the whole text: a cut between
-        two other characters adds no empty token, and lower case does not depend on what follows.
+        A built-in tokenizer makes the same tokens of the parts as of the whole: a cut between two
+        other characters adds no empty token, and lower case does not depend on what follows.
         """
         for run in self.separator_pattern.finditer(text, start):
             is_between = start < run.start() and run.end() < len(text)
@@ -155,7 +152,7 @@ class Tokenizer:
 
 @functools.cache
 def _ends_context(char: str) -> bool:
-    """Returns whether a character ends the context of the lower case of a capital sigma."""
+    """Returns whether a character ends the context that decides a capital sigma's lower case."""
     return f"A{char}\u03a3".lower()[-1] == "\u03c3"
 
 
@@ -190,10 +187,9 @@ TOKENIZERS = {
 
 
 def tokenizer_named(name: str) -> Tokenizer:
-    """Returns a built-in tokenizer by its name, or one of `package.module:function`.
+    """Returns a built-in tokenizer by name, or that of `package.module:function`.
 
-    Raises:
-      UsageError: the name is unknown, or the function cannot be imported.
+    Raises UsageError if the name is unknown, or the function cannot be imported.
     """
     if name in TOKENIZERS:
         return TOKENIZERS[name]
@@ -212,5 +208,5 @@ def tokenizer_named(name: str) -> Tokenizer:
 
 
 def effective_lengths(lengths: tuple[int, ...], num_tokens: int) -> list[int]:
-    """Returns the distinct min(n, num_tokens) of a text, ascending; none for an empty one."""
+    """Returns the distinct min(n, num_tokens) for a text, ascending; empty without tokens."""
     return sorted({min(n, num_tokens) for n in lengths if num_tokens})

@@ -1,1 +1,1 @@
-"""The training corpus written anew without what evaluation sets share with it."""
+"""Clean training corpora and attributes of training documents, from a finished overlap result."""

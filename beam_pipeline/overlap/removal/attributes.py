@@ -1,10 +1,10 @@
-"""The attributes of all documents of a training file, in a separate file, in the same order.
+"""The attributes of all documents of a training file, in a separate file in the same order.
 
   Parquet: a row of ATTRIBUTES_SCHEMA for each document
-  JSON lines as Dolma's mixer reads them: {"id": …, "attributes": {"NAME__spans": [[0, 9, 1.0]], …}}
+  JSON lines for Dolma's mixer: {"id": …, "attributes": {"NAME__spans": [[0, 9, 1.0]], …}}
 
-Memory holds some documents, whatever the size of the file. Of Parquet only the ids are read if no
-document is contaminated. Dolma's format: github.com/allenai/dolma, docs/data-format.md.
+Memory holds a batch of documents, whatever the file's size. Of a Parquet file without contaminated
+documents, only ids are read. Dolma's format: github.com/allenai/dolma, docs/data-format.md.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ ATTRIBUTES_SCHEMA = pa.schema(
         ("row", pa.int64()),
         ("id", pa.string()),
         ("contaminated", pa.bool_()),
-        ("coverage", pa.float64()),  # share of the text's characters that are in a span
+        ("coverage", pa.float64()),  # share of the text's characters in spans
         ("spans", DOCUMENTS_SCHEMA.field("spans").type),
         ("eval_datasets", DOCUMENTS_SCHEMA.field("eval_datasets").type),
     ]
@@ -56,16 +56,16 @@ _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 16 << 20
 
 
 class Described(NamedTuple):
-    """Some consecutive documents of a file, and which of them are contaminated."""
+    """Consecutive documents of a file, and which are contaminated."""
 
     first_row: int
-    ids: list[Any]  # a value for each document, as the file has it; None without one
+    ids: list[Any]  # value of each document in the file; None without one
     documents: Documents
-    num_chars: np.ndarray  # int64, of the text of each contaminated document
+    num_chars: np.ndarray  # int64, text length of each contaminated document
 
     @property
     def coverage(self) -> np.ndarray:
-        """The share of characters that are in a span, of each contaminated document."""
+        """The share of characters in spans, for each contaminated document."""
         return self.documents.covered_chars / self.num_chars
 
 
@@ -95,7 +95,7 @@ def describe(file: TrainingFile, documents: DocumentReader, fields: Fields) -> I
 
 
 def _of_records(records: Records, places: np.ndarray, fields: Fields) -> tuple[list, np.ndarray]:
-    """Returns the id of each record, and the characters in the texts at some places."""
+    """Returns the id of each record, and the text lengths at some places."""
     parsed = list(map(_parse, records.each()))
     ids = [value_of(values, records, number, fields.id) for number, values in enumerate(parsed)]
     return ids, np.array([len(parsed[at][fields.text]) for at in places.tolist()], np.int64)
@@ -161,7 +161,7 @@ def _table(path: str, described: Described) -> pa.Table:
 
 
 def _spread(lists: pa.Array, places: np.ndarray, count: int, dtype: pa.DataType) -> pa.Array:
-    """Returns an array in which some places have lists, and all others empty ones."""
+    """Returns an array with lists at some places and empty lists elsewhere."""
     sizes = np.zeros(count, np.int64)
     if not len(places):
         return pa.array([[]] * count, dtype)
@@ -173,11 +173,7 @@ def _spread(lists: pa.Array, places: np.ndarray, count: int, dtype: pa.DataType)
 def write_dolma(
     file: TrainingFile, documents: DocumentReader, target: str, fields: Fields, attribute_name: str
 ) -> Counts:
-    """Writes a line of Dolma's attributes for each document of a training file.
-
-    Raises:
-      ProbelineError: the file is a JSON array.
-    """
+    """Writes a line of Dolma's attributes per document; ProbelineError for a JSON array."""
     compression = _compression_of_lines(file)
     counting = _Counting()
     spans = f"{attribute_name}__spans"
@@ -211,7 +207,7 @@ def _compression_of_lines(file: TrainingFile) -> Compression | None:
 
 
 class _Counting:
-    """Counts documents as they pass."""
+    """Counts documents in passing."""
 
     def __init__(self) -> None:
         self._total = Counter(records_in=0, contaminated=0, spans=0, covered_chars=0)
@@ -238,7 +234,7 @@ class _Counting:
 
 
 class Form(NamedTuple):
-    """A form of attributes: the name of the file of a training file, and its writer."""
+    """A form of attributes: a function from training file names to new names, and a writer."""
 
     name_of: Callable[[str], str]
     write: Callable[..., Counts]

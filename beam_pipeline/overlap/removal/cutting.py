@@ -1,7 +1,7 @@
-"""Contaminated texts without the spans that they share: cut out or masked, and counted.
+"""Contaminated texts with their shared spans cut out or masked, and counts of the changes.
 
-Cuts are at token borders, so the remainder has no token and no n-gram that the text did not have: a
-second run over it finds nothing. Each remainder is tokenised again as a check, and dropped if its
+Cuts are at token borders, so the remainder has no token or n-gram that the text lacked, and a
+second run over it finds nothing. As a check, each remainder is tokenised again, and dropped if its
 tokens differ: the lower case of a capital sigma, for example, depends on its neighbours.
 """
 
@@ -25,7 +25,7 @@ Spans = list[tuple[int, int]]  # [start, end) in code points, ascending
 
 
 class Cut(NamedTuple):
-    """How texts are cut: a `mask`, or the limits of pieces in characters."""
+    """How to cut texts: a `mask`, or the limits of pieces in characters."""
 
     tokenizer: Tokenizer
     mask: str | None = None
@@ -61,7 +61,7 @@ def split_text(text: str, spans: Spans, cut: Cut) -> list[str]:
 
 
 def reach_into(tokens: Tokens, spans: Spans, margin_chars: int) -> np.ndarray:
-    """Returns which tokens overlap a span with its margins or, if empty, lie within: bool [n]."""
+    """Returns whether tokens overlap a span with its margins or, if empty, lie within: bool [n]."""
     starts, stops = np.array(spans, np.int64).T + np.array([[-margin_chars], [margin_chars]])
     starts = np.append(starts, np.iinfo(np.int64).max)
 
@@ -104,16 +104,16 @@ def mask_text(text: str, spans: Spans, cut: Cut) -> list[str]:
 
 
 def piece_id(identifier: str, number: int, text: str) -> str:
-    """Returns the id of a piece: that of its document, its number, 16 hex digits of its text.
+    """Returns the id of a piece: its document's id, its number, and 16 hex digits of its text.
 
-    A different record has the same id only by chance, one in 2**64.
+    Another record has the same id only by chance, 1 in 2**64.
     """
     digest = hashlib.blake2b(encode(text), digest_size=8).hexdigest()
     return f"{identifier}-{number}-{digest}"
 
 
 class Changes:
-    """Cuts or drops the contaminated records of a file, and counts them; without a cut, drops."""
+    """Cuts or drops (without a cut) the contaminated records of a file, and counts them."""
 
     def __init__(self, documents: DocumentReader, cut: Cut | None):
         self._documents, self._cut = documents, cut
@@ -143,7 +143,7 @@ class Changes:
         return pieces
 
     def counts(self, num_rows: int, num_chars: int) -> Counts:
-        """Returns the counts of a file, given its records and the characters in its texts."""
+        """Returns the counts of a file with these numbers of records and characters of text."""
         total, *by_set = (
             Counter(dict(zip(_OF_DOCUMENTS, sums, strict=True)))
             for sums in (self._total, *self._by_set.values())

@@ -1,10 +1,10 @@
-"""The jobs that write a file for each training file of a finished result: removal and attributes.
+"""The jobs that write one file per training file of a finished result: removal and attributes.
 
-  TrainingFile → write_file, by the writer of the job → WrittenFile → finish: manifest, `.SUCCESS`
+  TrainingFile → write_file, with the job's writer → WrittenFile → finish: manifest, `.SUCCESS`
 
-The manifest proves the counts: for a removal, records and characters in are those kept plus those
-removed, for each file and each evaluation set. The folder of new files has a folder `.done` until
-the end, with a record of each finished file, so that a run that resumes does not write it again.
+The manifest proves the counts: for each file and evaluation set, records and characters read are
+those kept plus those removed. Until the end, the folder of new files holds `.done` with a record of
+each finished file, so that a resumed run does not rewrite it.
 """
 
 import functools
@@ -66,27 +66,18 @@ _DONE = ".done"
 
 @dataclass(frozen=True)
 class FileJob:
-    """What is written for each training file, and where.
+    """The files to write for the training files, and their writer."""
 
-    Attributes:
-      name: of the kind of output, for messages.
-      flag: of the output's folder.
-      folder: of the new files, below the output.
-      manifest: its path below the output; the same for `success`.
-      write: writes the new file of a training file to a path and returns its counts, in `total` at
-        least `records_in` and `contaminated`.
-      facts: the manifest besides the counts.
-    """
-
-    name: str
-    flag: str
+    name: str  # kind of output, for messages
+    flag: str  # for the output's folder
     result_path: str
     output_path: str
-    folder: str
-    manifest: str
-    success: str
+    folder: str  # of the new files, below the output
+    manifest: str  # path below the output
+    success: str  # path below the output
+    # To a path; the counts' `total` has at least `records_in` and `contaminated`.
     write: Callable[[TrainingFile, DocumentReader, str], Counts]
-    facts: dict[str, Any]
+    facts: dict[str, Any]  # the manifest without the counts
 
     @property
     def documents_path(self) -> str:
@@ -99,13 +90,13 @@ class FileJob:
 
     @property
     def patterns(self) -> dict[str, str]:
-        """The manifest and temporary files beside it, as `OutputFiles` has them."""
+        """`OutputFiles.patterns` for the manifest and temporary files beside it."""
         folder, _, manifest = self.manifest.rpartition("/")
         names = re.escape(manifest), re.escape(self.success.rpartition("/")[2])
         return {folder: rf"{names[0]}|({'|'.join(names)})\.\d+\.tmp"}
 
     def done_path(self, name: str = "") -> str:
-        """Returns the path of a record of finished files, or that of their folder."""
+        """Returns the path of a record of a finished file, or of the folder of these records."""
         return self.path(f"{self.folder}/{_DONE}/{name}".rstrip("/"))
 
 
@@ -115,14 +106,14 @@ class FileJob:
 def remove(
     options: RemovalOptions, beam_options: PipelineOptions, flag: str = "output_path"
 ) -> str | None:
-    """Writes a clean corpus and returns its folder; None if only a template was written.
+    """Writes a clean corpus and returns its folder, or None if only a template was written.
 
     Args:
-      flag: of its folder, for messages.
+      flag: the flag of its folder, for messages.
 
     Raises:
       UsageError: the result is not finished, or the options do not suit it.
-      ProbelineError: a file was changed since it was scanned, or cannot be written.
+      ProbelineError: a file has changed since the scan.
     """
     summary = read_result(options.result_path)
     cut = make_cut(options.removal, options.result_path, summary)
@@ -143,8 +134,7 @@ def remove(
 def check_output(options: RemovalOptions, flag: str) -> None:
     """Checks the output of a removal before its result is written.
 
-    Raises:
-      UsageError: it is finished and must stay, or has different options or a different result.
+    Raises UsageError if it is finished and must be kept, or differs in options or result.
     """
     output, given = options.output_path, f"--{flag}={options.output_path}"
     if options.overwrite or not exists(f"{output}/{layout.SUCCESS_NAME}"):
@@ -163,7 +153,7 @@ def check_output(options: RemovalOptions, flag: str) -> None:
 
 
 def write_attributes(options: AttributeOptions, beam_options: PipelineOptions) -> str | None:
-    """Writes the attributes of all documents and returns the output, as `remove` does."""
+    """Writes the attributes of all documents; otherwise as `remove`."""
     summary = read_result(options.result_path)
     folder = _attributes_folder(options)
     form = attributes.FORMS[options.format]
@@ -190,7 +180,7 @@ def _attributes_folder(options: AttributeOptions) -> str:
 
 
 def attributes_manifest(options: AttributeOptions) -> str:
-    """Returns the path of the manifest of attributes below their output."""
+    """Returns the path of the attributes' manifest below their output."""
     return f"{_attributes_folder(options)}/_manifest.json"
 
 
@@ -201,8 +191,7 @@ def _fields(summary: dict[str, Any]) -> Fields:
 def _facts(
     options: FileJobOptions, summary: dict[str, Any], given: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the options for the manifest, and a fingerprint of everything that affects the
-    output."""
+    """Returns the options for the manifest, and a fingerprint of all that affects the output."""
     names = (layout.DOCUMENTS, layout.TRAIN_FILES)
     content = {
         "version": __version__,
@@ -216,10 +205,9 @@ def _facts(
 
 
 def make_cut(config: RemovalConfig, result_path: str, summary: dict[str, Any]) -> Cut | None:
-    """Returns how texts are cut, None if contaminated documents are dropped.
+    """Returns how texts are cut, or None if contaminated documents are dropped.
 
-    Raises:
-      UsageError: the mask is not a token, or is a token of an evaluation row.
+    Raises UsageError if the mask is not a token, or occurs in an evaluation row.
     """
     if config.remove == "document":
         return None
@@ -253,12 +241,7 @@ def _run(
     beam_options: PipelineOptions,
     new_name: Callable[[str], str] = str,
 ) -> str | None:
-    """Writes the files and returns the folder of the output; None if only a template was written.
-
-    Raises:
-      UsageError: the output must not be replaced, or is not that of the options.
-      ProbelineError: a file was changed since it was scanned, or cannot be written.
-    """
+    """Writes the files and returns the output's folder, or None if only a template was written."""
     paths = [("result_path", job.result_path), (job.flag, job.output_path)]
     dataflow_job = frame.check_runner(beam_options, paths)
     is_finished = exists(job.path(job.success))
@@ -288,7 +271,7 @@ def _run(
 
 
 def _check_same(job: FileJob) -> None:
-    """Raises UsageError unless a finished output is the one that the job would write."""
+    """Raises UsageError unless a finished output is that of the job."""
     manifest = orjson.loads(read_file(job.path(job.manifest)) or b"{}")
     if manifest.get("fingerprint") != job.facts["fingerprint"]:
         difference = option_that_differs(manifest, job.facts["options"]) or (
@@ -298,7 +281,7 @@ def _check_same(job: FileJob) -> None:
 
 
 def option_that_differs(manifest: dict[str, Any], options: dict[str, Any]) -> str | None:
-    """Returns the first option, or the version, that differs from that of a manifest."""
+    """Describes the first option, or else the version, that differs from a manifest's."""
     before = manifest.get("options", {})
     for name, value in options.items():
         if before.get(name) != value:
@@ -309,14 +292,14 @@ def option_that_differs(manifest: dict[str, Any], options: dict[str, Any]) -> st
 
 
 def result_that_differs(manifest: dict[str, Any], result_path: str) -> str | None:
-    """Returns in which other folder the result of a manifest was; None if in the same folder."""
+    """Describes the result of a manifest if it was in a different folder."""
     before = manifest.get("result_path", "an unknown result")
     is_same = os.path.normpath(before) == os.path.normpath(result_path)
     return None if is_same else f"it was made from {before}, not from {result_path}"
 
 
 def other_output(name: str, given: str, difference: str) -> UsageError:
-    """Returns the error of a finished output that differs from the one to be written."""
+    """Returns the error for a finished output that differs from the one to be written."""
     return UsageError(
         f"--skip_existing: {given} holds a different {name}: {difference}; choose another folder, "
         "or pass --overwrite to replace it"
@@ -324,7 +307,7 @@ def other_output(name: str, given: str, difference: str) -> UsageError:
 
 
 def _refuse_foreign(job: FileJob) -> None:
-    """Raises UsageError where the folder of new files was not created by Probeline."""
+    """Raises UsageError if Probeline did not create the folder of new files."""
     marks = (job.manifest, job.success, f"{job.folder}/{_DONE}")
     if is_folder(job.path(job.folder)) and not any(
         exists(job.path(mark)) or is_folder(job.path(mark)) for mark in marks
@@ -355,7 +338,7 @@ def build(
 
 
 class WrittenFile(NamedTuple):
-    """A training file whose new file is written."""
+    """A training file whose new file has been written."""
 
     number: int
     path: str
@@ -363,11 +346,7 @@ class WrittenFile(NamedTuple):
 
 
 def write_file(job: FileJob, file: TrainingFile, run: JobRun) -> WrittenFile:
-    """Writes the new file of a training file, unless an earlier attempt has finished it.
-
-    Raises:
-      ProbelineError: the file differs from the one that was scanned, or cannot be written.
-    """
+    """Writes the new file of a training file, unless an earlier attempt has."""
     done_path = job.done_path(f"{file.number:06d}.json")
     if (counts := _read_done(done_path, file)) is not None:
         return WrittenFile(file.number, file.file.path, counts)
@@ -388,7 +367,7 @@ def write_file(job: FileJob, file: TrainingFile, run: JobRun) -> WrittenFile:
 
 
 def _read_done(path: str, file: TrainingFile) -> Counts | None:
-    """Returns the counts of a file that an earlier attempt has finished."""
+    """Returns the counts of a file that an earlier attempt finished."""
     if (data := read_file(path)) is None:
         return None
     record = orjson.loads(data)
@@ -399,7 +378,7 @@ def _read_done(path: str, file: TrainingFile) -> Counts | None:
 
 
 def finish(run: JobRun, job: FileJob, written: Iterable[WrittenFile]) -> None:
-    """Writes the manifest and `.SUCCESS`; may be repeated."""
+    """Writes the manifest and `.SUCCESS`; idempotent."""
     files = sorted(written, key=lambda file: file.number)
     total: Counter[str] = Counter()
     by_set: dict[str, Counter[str]] = {}
@@ -429,7 +408,7 @@ def _counts_of(file: WrittenFile) -> dict[str, Any]:
 
 
 def print_removal(output: str) -> None:
-    """Prints what became of the records and characters of a corpus."""
+    """Prints the numbers of records and characters kept and removed."""
     counts = _read_counts(f"{output}/{layout.REMOVAL_MANIFEST}")
     print(
         f"{counts['records_in']:,} records: {counts['records_in'] - counts['contaminated']:,} "

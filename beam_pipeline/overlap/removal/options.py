@@ -1,4 +1,4 @@
-"""The options of the jobs over training files; those of a removal are also the overlap job's."""
+"""The options of the jobs over training files; the overlap job shares those of a removal."""
 
 import argparse
 import os
@@ -28,7 +28,7 @@ _MAX_CHARS = 2**31 - 1
 
 @dataclass(frozen=True)
 class RemovalConfig:
-    """What becomes of contaminated training documents in a clean corpus.
+    """What happens to contaminated training documents in a clean corpus.
 
     Raises:
       UsageError: a value is not allowed.
@@ -71,11 +71,7 @@ class RemovalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FileJobOptions:
-    """The options of both commands.
-
-    Raises:
-      UsageError: a value is not allowed.
-    """
+    """The options of both commands."""
 
     result_path: str = flag("Folder of a finished result of the overlap job.", group="input")
     output_path: str = flag("Folder of the output.", group="output")
@@ -97,7 +93,7 @@ class FileJobOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RemovalOptions(FileJobOptions):
-    """The options of a removal; `python -m beam_pipeline.overlap.remove --help` explains each."""
+    """The options of a removal; see `python -m beam_pipeline.overlap.remove --help`."""
 
     removal: RemovalConfig = RemovalConfig()
 
@@ -113,7 +109,7 @@ class RemovalOptions(FileJobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AttributeOptions(FileJobOptions):
-    """The options of attributes; `python -m beam_pipeline.overlap.attributes --help` has them."""
+    """The options of attributes; see `python -m beam_pipeline.overlap.attributes --help`."""
 
     format: str = flag(
         "Parquet, a row per document, or JSON lines as Dolma's mixer reads them.",
@@ -154,11 +150,7 @@ def attributes_parser() -> OneLineParser:
 def parse[Options: FileJobOptions](
     argv: Sequence[str], parser: OneLineParser, options: type[Options]
 ) -> "tuple[Options, PipelineOptions]":
-    """Returns the options of a command line, and Beam's.
-
-    Raises:
-      UsageError: a flag is unknown or its value is not allowed.
-    """
+    """Returns the options of a command line, and Beam's; raises UsageError for an invalid flag."""
     known: argparse.Namespace
     known, rest = parser.parse_known_args(argv)
     found = from_flags(options, vars(known))

@@ -1,9 +1,8 @@
-"""A training file to a clean file: same format, compression, schema and order.
+"""Rewrites a training file as a clean file with the same format, compression, schema and order.
 
-A file without a contaminated document is copied. JSON is copied in blocks of bytes: only records
-that change are parsed, and only the values of their text and id change. Records are counted as the
-scan counts them: a blank line is not a record, and dead letters are copied. Parquet is copied row
-group by row group; memory holds one.
+Files without contaminated documents are copied. JSON is copied in blocks of bytes: only changed
+records are parsed, and only their text and id are replaced. Records are counted as in the scan:
+blank lines do not count, and dead letters are copied. Parquet is copied one row group at a time.
 """
 
 import bz2
@@ -52,19 +51,15 @@ from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 _ZEROS = bytes(64)
 _MARKED = json.dumps(MARK).encode()
 _WHITESPACE = b" \t\r\n"
-_MAX_TRIES = 100  # to find a field among those of the same name in objects within the record
+_MAX_TRIES = 100  # to find a field among namesakes in nested objects
 Write = Callable[[bytes], Any]
-_GZIP_LEVEL = 1  # twice as fast as level 3, for files larger by a twentieth
+_GZIP_LEVEL = 1  # twice as fast as level 3, files 5 % larger
 
 
 def clean_file(
     file: TrainingFile, documents: DocumentReader, target: str, fields: Fields, cut: Cut | None
 ) -> Counts:
-    """Writes a clean file to `target`; with a `cut` of None, without contaminated records.
-
-    Raises:
-      ProbelineError: the file cannot be written, or the counts do not add up.
-    """
+    """Writes a clean file to `target`; a `cut` of None drops contaminated records."""
     changes = Changes(documents, cut)
     path, version = file.file.path, file.file.version
     num_rows = file.num_rows
@@ -87,7 +82,7 @@ def clean_file(
 
 
 def check_counts(path: str, total: Counter[str]) -> None:
-    """Raises ProbelineError unless all records and characters of a file are kept or removed."""
+    """Raises ProbelineError unless every record and character of a file is kept or removed."""
     is_whole = (
         total["records_in"] == total["records_kept"] + total["records_removed"]
         and total["contaminated"] == total["changed"] + total["records_removed"]
@@ -100,7 +95,7 @@ def check_counts(path: str, total: Counter[str]) -> None:
 
 
 def _read_blocks(stream: BinaryIO, write: Callable[[bytes], Any]) -> Iterator[bytes]:
-    """Yields the bytes of a file; its byte order mark is copied."""
+    """Yields the bytes of a file after copying its byte order mark."""
     read = getattr(stream, "read1", stream.read)
     head = stream.read(len(BYTE_ORDER_MARK))
     if head == BYTE_ORDER_MARK:
@@ -118,7 +113,7 @@ def _read_blocks(stream: BinaryIO, write: Callable[[bytes], Any]) -> Iterator[by
 def compressed(
     target: BinaryIO, compression: Compression | None
 ) -> Iterator[Callable[[bytes], Any]]:
-    """Yields a function that writes to a stream, compressed."""
+    """Yields a function that writes to a stream with compression."""
     if compression == "gzip":
         with GzipMember(target, _GZIP_LEVEL) as member:
             yield member.write
@@ -134,7 +129,7 @@ def compressed(
 
 
 class _Unclosed:
-    """A stream that Arrow may close without closing the file."""
+    """A stream that Arrow can close without closing the file."""
 
     closed = False
 
@@ -157,16 +152,10 @@ class _Unclosed:
 def rewrite_json(
     blocks: Iterable[bytes], may_be_array: bool, write: Write, changes: Changes, fields: Fields
 ) -> int:
-    """Copies a file of lines, or one array, with its contaminated records as `changes` has them.
+    """Copies JSON lines or one array with the changes; returns the number of records.
 
-    Args:
-      blocks: a file without its byte order mark, cut anywhere.
-
-    Returns:
-      The number of records.
-
-    Raises:
-      ProbelineError: an element of an array is longer than a record may be.
+    `blocks` is the file without its byte order mark, cut anywhere. Raises ProbelineError if an
+    array element exceeds the max record size.
     """
     blocks = iter(blocks)
     first = next(blocks, b"")
@@ -237,7 +226,7 @@ def _rewrite_array(
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool | None]]:
-    """Yields whole lines, and None; of a line that is too long, parts, the last of them counted."""
+    """Yields (whole lines, None), or parts of a too long line, the last with whether it counts."""
     held: list[bytes] = []
     num_held = 0
     is_long = is_record = False
@@ -291,7 +280,7 @@ def _with_values(
     places: list[tuple[int, int, str]] | None,
     new: dict[str, str],
 ) -> bytes:
-    """Returns a record with new values of some fields, its other bytes kept if possible."""
+    """Returns a record with new values of some fields; other bytes are kept if possible."""
     if places is None:
         ending = record[len(record.rstrip()) :]
         return json.dumps({**values, **new}).encode() + ending
@@ -305,9 +294,9 @@ def _with_values(
 
 
 def _places_of(record: bytes, names: list[str]) -> list[tuple[int, int, str]] | None:
-    """Returns where the values of fields at the top level are, in order; None if one is unclear.
+    """Returns the ranges of top-level values, ascending; None if one is ambiguous.
 
-    Each try parses the record, which may have thousands of such fields in objects within it.
+    Each try parses the record, which may have thousands of such fields in nested objects.
     """
     found = []
     for name in names:
@@ -332,7 +321,7 @@ def _place_of(record: bytes, name: str) -> tuple[int, int] | None:
 
 @functools.cache
 def _field(name: str) -> re.Pattern[bytes]:
-    """Returns the pattern of a field whose value is a string, a number or a word."""
+    """Returns the pattern of a field with a string, number or literal as its value."""
     key = re.escape(json_value(name))
     return re.compile(key + rb'\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|[^\s",\[\]{}]+)')
 
@@ -341,13 +330,13 @@ def _field(name: str) -> re.Pattern[bytes]:
 
 
 def rewrite_parquet(file: FileVersion, stream: BinaryIO, changes: Changes, fields: Fields) -> int:
-    """Copies a file, with its contaminated records as `changes` has them; returns its records.
+    """Copies a file, with the changes to contaminated records; returns the number of records.
 
-    Pieces have ids of their own where ids are strings; others keep that of their document.
+    Pieces get ids of their own if ids are strings, otherwise the document's id.
     """
     first_row = 0
     with open_parquet(file.path, buffer_bytes=PIECE_BYTES, version=file.version) as parquet:
-        codecs: Any = _codecs(parquet)  # by column, which Arrow's stub does not know
+        codecs: Any = _codecs(parquet)  # by column, which Arrow's stub lacks
         with pq.ParquetWriter(stream, parquet.schema_arrow, compression=codecs) as writer:
             for number in range(parquet.num_row_groups):
                 table = parquet.read_row_group(number)
@@ -361,7 +350,7 @@ def rewrite_parquet(file: FileVersion, stream: BinaryIO, changes: Changes, field
 
 
 def _codecs(parquet: pq.ParquetFile) -> dict[str, str]:
-    """Returns the codec of each column, as the first row group has it and a writer takes it."""
+    """Returns the codec of each column in the first row group, as a writer expects it."""
     if not parquet.num_row_groups:
         return {}
     group = parquet.metadata.row_group(0)
@@ -376,7 +365,7 @@ def _codec(name: str) -> str:
 def _rewritten(
     table: pa.Table, rows: np.ndarray, documents: Documents, changes: Changes, fields: Fields
 ) -> pa.Table:
-    """Returns a row group in which the contaminated documents have the places `rows`."""
+    """Returns a row group with the changes to contaminated documents, at `rows` in it."""
     counts = np.ones(len(table), np.int64)
     taken = table.select(_columns(table, fields)).take(pa.array(rows))
     has_id = changes.is_split and fields.id != fields.text
@@ -410,7 +399,7 @@ def _columns(table: pa.Table, fields: Fields) -> list[str]:
 
 
 def _strings(table: pa.Table, name: str) -> list[str | None] | None:
-    """Returns the values of a column, None if there is none of strings."""
+    """Returns the values of a string column, or None without one."""
     if name not in table.column_names:
         return None
     column = _plain(table.column(name))
@@ -419,7 +408,7 @@ def _strings(table: pa.Table, name: str) -> list[str | None] | None:
 
 
 def _plain(column: pa.ChunkedArray, dtype: pa.DataType | None = None) -> pa.ChunkedArray:
-    """Returns a column that is no dictionary, of some type or of its own."""
+    """Returns a column without dictionary encoding, cast to `dtype` if given."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return column if dtype is None else column.cast(dtype)

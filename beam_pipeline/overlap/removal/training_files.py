@@ -1,9 +1,9 @@
 """The training files of a finished result, and the contaminated documents of each.
 
-  rows of TRAIN_FILES_SCHEMA → TrainingFile: where its new file goes, where its documents begin
-  rows of DOCUMENTS_SCHEMA → Documents, asked for by rows of the file
+  rows of TRAIN_FILES_SCHEMA → TrainingFile: the path of its new file, and its first document
+  rows of DOCUMENTS_SCHEMA → Documents, read by ranges of the file's rows
 
-Memory does not depend on how many documents of a file are contaminated.
+Memory does not depend on the number of contaminated documents in a file.
 """
 
 import os
@@ -30,7 +30,7 @@ _COLUMNS = ["train_row", "num_covered_chars", "spans", "eval_datasets"]
 
 
 class Counts(NamedTuple):
-    """The counts of a file: of all its records, and of those that each set contaminates."""
+    """The counts of a file: of all its records, and of those contaminated by each set."""
 
     total: Counter[str]
     by_set: dict[str, Counter[str]]
@@ -43,20 +43,20 @@ class TrainingFile(NamedTuple):
     file: FileVersion
     target: str
     num_rows: int
-    num_chars: int  # of all its texts
+    num_chars: int  # in all texts
     first_document: int
     num_documents: int
 
     @property
     def format(self) -> Format:
-        """The format by the name: jsonl, json or parquet."""
+        """The format by name: jsonl, json or parquet."""
         name = DOCUMENT_NAME.search(self.file.path)
-        assert name  # it was scanned
+        assert name  # as scanned
         return cast(Format, name[0].split(".")[1])
 
 
 class Documents(NamedTuple):
-    """Some contaminated documents of a file, ordered by row; document i has rows[i]."""
+    """Contaminated documents of a file, ordered by row; document i has rows[i]."""
 
     rows: np.ndarray  # int64 [d]
     covered_chars: np.ndarray  # int64 [d]
@@ -68,22 +68,19 @@ class Documents(NamedTuple):
         return [(span["start"], span["end"]) for span in self.spans[index].as_py()]
 
     def datasets_at(self, index: int) -> list[str]:
-        """Returns the evaluation sets that a document is contaminated by."""
+        """Returns the evaluation sets that contaminate a document."""
         return self.eval_datasets[index].as_py()
 
 
 class DocumentReader:
-    """Reads the contaminated documents of a training file, in the order of its rows."""
+    """Reads the contaminated documents of a training file, in row order."""
 
     def __init__(self, path: str, file: TrainingFile):
         self._tables = _read_documents(path, file.first_document, file.num_documents)
         self._held = pa.table({})
 
     def within(self, first_row: int, stop_row: int) -> Documents:
-        """Returns the documents in [first_row, stop_row); a call begins where the last one ended.
-
-        Documents before `first_row` are lost.
-        """
+        """Returns the documents in [first_row, stop_row), and drops those before; ranges ascend."""
         tables = [self._held] if len(self._held) else []
         while not tables or tables[-1].column("train_row")[-1].as_py() < stop_row:
             table = next(self._tables, None)
@@ -102,7 +99,7 @@ class DocumentReader:
 
 
 def _read_documents(path: str, first: int, count: int) -> Iterator[pa.Table]:
-    """Yields some consecutive rows of a table of DOCUMENTS_SCHEMA, a few thousand at a time."""
+    """Yields consecutive rows of a table of DOCUMENTS_SCHEMA, a few thousand at a time."""
     at, stop = 0, first + count
     with open_parquet(path) as parquet:
         for number in range(parquet.num_row_groups if count else 0):
@@ -120,7 +117,7 @@ def _read_documents(path: str, first: int, count: int) -> Iterator[pa.Table]:
 
 
 def read_result(path: str) -> dict[str, Any]:
-    """Returns the summary of a finished result; UsageError if it is not finished."""
+    """Returns the summary of a result; raises UsageError if it is not finished."""
     data = read_file(f"{path}/{layout.SUMMARY}")
     names = (layout.SUCCESS_NAME, layout.DOCUMENTS, layout.TRAIN_FILES, layout.EVAL_TOKENS)
     is_whole = all(exists(f"{path}/{name}") for name in names)
@@ -143,14 +140,9 @@ def plan_files(
     folder: str,
     new_name: Callable[[str], str] = str,
 ) -> list[TrainingFile]:
-    """Returns the training files of a result in its order.
+    """Returns the training files of a result in order; new paths keep the layout of the inputs.
 
-    Args:
-      input_paths: the values of --input_path: new files lie in `folder` as those lie below them.
-      new_name: returns the name of a new file from that of the training file.
-
-    Raises:
-      UsageError: two files would have the same name, or a name is not allowed.
+    Raises UsageError if two files would have the same name, or a name is not allowed.
     """
     counts: Counter[str] = Counter()
     for table in read_row_groups(f"{result_path}/{layout.DOCUMENTS}", ["train_path"]):
@@ -178,7 +170,7 @@ def plan_files(
 
 
 def common_folder(input_paths: Sequence[str], files: set[str]) -> str:
-    """Returns the folder, with a slash, that all values of --input_path lie in; "" if none."""
+    """Returns the common folder of all --input_path values, ending in a slash; "" if none."""
     folders = []
     for path in input_paths:
         if path not in files:

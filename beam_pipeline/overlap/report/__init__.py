@@ -1,1 +1,1 @@
-"""An HTML page and a picture of a finished output of the overlap job."""
+"""An HTML page and an image of a finished overlap result."""

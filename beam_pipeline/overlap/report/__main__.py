@@ -66,13 +66,11 @@ def write_report(
     num_instances: int = DEFAULT_INSTANCES,
     removed: Sequence[str] = (),
 ) -> str:
-    """Writes the page, and an image of the matrix if asked for; returns a summary sentence.
+    """Writes the page and, on request, an image of the matrix; returns a summary sentence.
 
     Args:
       output_path: the job's --output_path, local or on any filesystem of Beam.
-      html: the path of the page.
-      png: the path of the image.
-      num_instances: how many rows are shown with their texts.
+      num_instances: number of rows shown with their texts.
       removed: folders of clean corpora made from this output.
 
     Raises:

@@ -1,10 +1,8 @@
-"""The figures of the overlap report: what the job writes to report.json and the page renders.
+"""The overlap report's figures, which the job writes to report.json and the page renders.
 
-  files of an output → Report → stats/report.json
-
-A coverage line is a row at one n. A row of fewer tokens than n is compared whole, at the n of its
-length, so here it counts at every configured n that is longer. Memory grows with the rows that are
-hit, not with matches or texts, and the tables of report.json have at most MAX_ROWS rows each.
+A coverage line is a row at one n. A row with fewer than n tokens is compared whole, at its own
+length, so it counts at every longer configured n. Memory grows with the rows hit, not with matches
+or texts; each table of report.json has at most MAX_ROWS rows.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ from beam_pipeline.storage import files
 from beam_pipeline.storage.lines import explained_damage
 
 VERSION = 1
-LEVELS = (0.0, 0.2, 0.5, 0.8)  # of coverage; at the first any hit counts
-MAX_ROWS = 1_000  # of evaluation rows; a browser has to hold them all
+LEVELS = (0.0, 0.2, 0.5, 0.8)  # min coverage; at 0, any hit counts
+MAX_ROWS = 1_000  # evaluation rows, all in the browser's memory
 MAX_FILES = MAX_NGRAMS = 50
 MARGIN_CHARS = 200  # the default of --margin_chars
 ROW_KEY = ("eval_dataset", "eval_path", "eval_row")
@@ -63,7 +61,7 @@ _COVERAGE_SCHEMA = pa.schema(
 
 
 class Hits(msgspec.Struct, frozen=True):
-    """How many instances are hit, of how many, and how many tokens of their rows are covered."""
+    """Instances that are hit, all instances, and covered tokens of rows."""
 
     num_hit: int
     num_instances: int
@@ -71,7 +69,7 @@ class Hits(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """The share of instances that are hit; 0 if there are none."""
+        """The share of instances that are hit; 0 without instances."""
         return self.num_hit / self.num_instances if self.num_instances else 0.0
 
     def __str__(self) -> str:
@@ -79,7 +77,7 @@ class Hits(msgspec.Struct, frozen=True):
 
 
 class Level(msgspec.Struct):
-    """The instances with a row of at least some coverage."""
+    """Instances with a row of at least `min_coverage`."""
 
     min_coverage: float
     by_length: list[Hits]  # at each configured n
@@ -94,7 +92,7 @@ class EvaluationSet(msgspec.Struct):
 
 
 class Score(msgspec.Struct):
-    """How much of a row is covered by shared n-grams of one n."""
+    """A row's coverage by shared n-grams of one n."""
 
     n: int
     coverage: float
@@ -104,7 +102,7 @@ class Score(msgspec.Struct):
 
 
 class Row(msgspec.Struct):
-    """An evaluation row with a hit, at any n; lone surrogates are escaped."""
+    """An evaluation row with a hit at any n; lone surrogates are escaped."""
 
     eval_dataset: str
     eval_path: str
@@ -118,7 +116,7 @@ class Row(msgspec.Struct):
 
 
 class TrainFile(msgspec.Struct):
-    """A training file: how many instances it hits, by evaluation set."""
+    """The number of instances a training file hits, in all and by evaluation set."""
 
     path: str
     num_hit: int
@@ -126,27 +124,27 @@ class TrainFile(msgspec.Struct):
 
 
 class Taken(msgspec.Struct):
-    """What removal would take: documents, and characters of them."""
+    """The documents and characters that a removal would take."""
 
-    name: str  # of a training file or an evaluation set
+    name: str  # training file or evaluation set
     num_documents: int
     num_spans: int
     num_shared_chars: int
-    num_margin_chars: int  # within MARGIN_CHARS of shared ones, including those
-    num_texts: int = 0  # of a training file
+    num_margin_chars: int  # shared characters and those within MARGIN_CHARS of them
+    num_texts: int = 0  # for a training file
 
 
 class Removal(msgspec.Struct):
-    """What removal would take, in all, by evaluation set and by training file."""
+    """The effect of a removal: in all, by evaluation set and by training file."""
 
     total: Taken
-    by_set: list[Taken]  # a document may belong to several sets
+    by_set: list[Taken]  # a document may count in several sets
     by_file: list[Taken]  # the first MAX_FILES
     num_files: int
 
 
 class Verdicts(msgspec.Struct):
-    """How a rule judges the instances of an evaluation set."""
+    """A rule's verdicts on the instances of an evaluation set."""
 
     eval_dataset: str
     rule: str
@@ -159,7 +157,7 @@ class Verdicts(msgspec.Struct):
 
 
 class FieldHits(msgspec.Struct):
-    """How many rows of an evaluation set were hit in exactly these fields."""
+    """The number of rows of an evaluation set hit in exactly these fields."""
 
     eval_dataset: str
     fields: str
@@ -167,7 +165,7 @@ class FieldHits(msgspec.Struct):
 
 
 class Boilerplate(msgspec.Struct):
-    """An n-gram that is not counted, and how many training documents have it."""
+    """An n-gram that does not count, and the number of training documents with it."""
 
     ngram: str
     n: int
@@ -179,7 +177,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     version: int = VERSION
     lengths: list[int]  # the configured n, ascending
-    sets: list[EvaluationSet]  # by tokens covered, most first
+    sets: list[EvaluationSet]  # most covered tokens first
     num_matches: int  # without boilerplate
     verdicts: list[Verdicts]
     rows: list[Row]  # the first MAX_ROWS by tokens covered
@@ -193,21 +191,14 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def overall(self) -> list[Hits]:
-        """The hits of all evaluation sets together at each of LEVELS, at any n."""
+        """The hits of all evaluation sets together, at each of LEVELS and any n."""
         found = [[one.levels[at].at_any for one in self.sets] for at in range(len(LEVELS))]
         sums = ([*map(sum, zip(*map(msgspec.structs.astuple, of_level)))] for of_level in found)
         return [Hits(*(each or (0, 0, 0))) for each in sums]
 
 
 def contents(output: Output, lengths: Sequence[int]) -> Report:
-    """Returns the figures of an output, from its result files.
-
-    Args:
-      lengths: the configured n.
-
-    Raises:
-      ProbelineError: a file is missing or damaged.
-    """
+    """Returns the figures of an output, read from its result files."""
     lengths = sorted(lengths)
     lines = _with_coverage(output.table(COVERAGE, _COVERAGE_SCHEMA))
     rows = _rows(lines)
@@ -243,7 +234,7 @@ def write_contents(folder: str, temp_folder: str, lengths: Sequence[int]) -> Non
 
 
 def read_contents(output: Output, lengths: Sequence[int]) -> Report:
-    """Returns what report.json holds; computes it if another version made the output."""
+    """Reads report.json, or recomputes its contents if the output is from another version."""
 
     class Version(msgspec.Struct):
         version: int
@@ -255,7 +246,7 @@ def read_contents(output: Output, lengths: Sequence[int]) -> Report:
 
 
 def _first[T](values: Iterable[T], count: int, key: Callable[[T], tuple]) -> tuple[list[T], int]:
-    """Returns the smallest of some values, in order, and how many values there are."""
+    """Returns the `count` smallest values in order, and the number of all values."""
     number = 0
 
     def counted() -> Iterator[T]:
@@ -276,7 +267,7 @@ def _with_coverage(table: pa.Table) -> pa.Table:
 
 
 def _rows(lines: pa.Table) -> pa.Table:
-    """Returns the rows with a hit: their highest figures at any n, in the order of the lines."""
+    """Returns the rows with a hit, each with its maxima over all n, in the order of the lines."""
     largest = ("num_covered_tokens", "num_train_documents")
     keys = [*ROW_KEY, "instance_id", "num_tokens"]
     numbered = lines.append_column("line", pa.array(np.arange(len(lines))))
@@ -298,7 +289,7 @@ def _at(lines: pa.Table, length: int) -> pa.Table:
 def _sets(
     output: Output, lines: pa.Table, rows: pa.Table, lengths: Sequence[int]
 ) -> list[EvaluationSet]:
-    """Returns all evaluation sets, those with most covered tokens first."""
+    """Returns all evaluation sets, most covered tokens first."""
 
     class Stat(msgspec.Struct):
         eval_dataset: str
@@ -319,7 +310,7 @@ def _sets(
 
 
 def _hits(table: pa.Table, level: float) -> dict[str, tuple[int, int]]:
-    """Returns, by set, the instances with a row of that coverage and the tokens of such rows."""
+    """Returns by set the instances with a row of at least that coverage, and such rows' tokens."""
     coverage = pc.field("coverage")
     reached = table.filter((coverage >= level) & (coverage > 0))
     found = reached.group_by("eval_dataset").aggregate(
@@ -330,7 +321,7 @@ def _hits(table: pa.Table, level: float) -> dict[str, tuple[int, int]]:
 
 
 def _first_rows(lines: pa.Table, rows: pa.Table, lengths: Sequence[int]) -> Iterator[Row]:
-    """Yields the rows with most covered tokens, those with highest coverage first among equals."""
+    """Yields the rows with the most covered tokens; ties by highest coverage."""
     descending = ("num_covered_tokens", "coverage", "num_train_documents")
     order = [*((name, "descending") for name in descending), ("line", "ascending")]
     first = rows.sort_by(order).slice(0, MAX_ROWS).drop_columns("line")
@@ -350,7 +341,7 @@ def _first_rows(lines: pa.Table, rows: pa.Table, lengths: Sequence[int]) -> Iter
 
 
 def _train_files(output: Output) -> Iterator[TrainFile]:
-    """Yields the training files that hit an instance; the lines of a file are consecutive."""
+    """Yields the training files that hit an instance; a file's lines are consecutive."""
 
     class Stat(msgspec.Struct):
         eval_dataset: str
@@ -372,10 +363,9 @@ _TAKEN_SCHEMA = pa.schema([("name", pa.string()), *((name, pa.int64()) for name 
 
 
 def _removal(output: Output) -> Removal:
-    """Sums what removal takes of each contaminated document.
+    """Sums the effect of a removal on each contaminated document.
 
-    The lengths of documents are not in the result: characters are those that are shared, which a
-    mask takes, and those within the margin that a split takes beside them.
+    Results lack document lengths, so only shared characters and margins are counted.
     """
     by_file, by_set = [_TAKEN_SCHEMA.empty_table()], [_TAKEN_SCHEMA.empty_table()]
     columns = ["train_path", "eval_datasets", "spans"]
@@ -415,7 +405,7 @@ def _sums(taken: pa.Table) -> pa.Table:
 
 
 def _taken(spans: pa.ListArray) -> pa.Table:
-    """Returns what removal takes of each document, from its merged spans."""
+    """Returns the effect of a removal on each document, from its merged spans."""
     num, places = len(spans), pc.list_flatten(spans)
     starts, ends = (np.asarray(one, np.int64) for one in places.flatten())
     documents = np.asarray(pc.list_parent_indices(spans), np.int64)
@@ -429,7 +419,7 @@ def _taken(spans: pa.ListArray) -> pa.Table:
     return pa.table([one.astype(np.int64) for one in columns], names=list(_TAKEN))
 
 
-# --- what is not counted --------------------------------------------------------------------------
+# --- fields --------------------------------------------------------------------------------------
 
 
 def _field_hits(output: Output) -> list[FieldHits]:
@@ -449,7 +439,7 @@ def _field_hits(output: Output) -> list[FieldHits]:
 
 
 class Lost(msgspec.Struct):
-    """What contaminated documents lost, in all or for one evaluation set."""
+    """Losses of contaminated documents, in all or for one evaluation set."""
 
     contaminated: int
     records_removed: int
@@ -459,7 +449,7 @@ class Lost(msgspec.Struct):
 
 
 class Removed(msgspec.Struct):
-    """What a removal took, from its manifest."""
+    """The effect of a removal, from its manifest."""
 
     options: dict[str, Any]
     counts: Lost
@@ -468,13 +458,7 @@ class Removed(msgspec.Struct):
 
 
 def read_removed(folder: str, removal: Removal) -> Removed:
-    """Reads the manifest of a removal.
-
-    Raises:
-      UsageError: the folder is not a finished clean corpus, or another result was removed from it:
-        its contaminated documents differ in number.
-      ProbelineError: the manifest is damaged.
-    """
+    """Reads the manifest of a removal; raises UsageError unless it was made from this result."""
     folder = folder.rstrip("/")
     if not files.exists(f"{folder}/{SUCCESS_NAME}"):
         raise UsageError(

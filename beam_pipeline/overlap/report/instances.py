@@ -1,9 +1,9 @@
-"""The training documents that share most with some evaluation rows, and what is shown of both.
+"""The training documents that share most with some evaluation rows, and passages of both texts.
 
-  [Row], overlap_matches → documents of each row, with the places of what they share
+  [Row], overlap_matches → documents of each row, with the shared places
   documents, overlap_details or the files of texts → passages of both texts
 
-The matches are read once, one row group at a time. Only those of a few documents per row are kept.
+The matches are read once, one row group at a time; only those of a few documents per row are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VALUES = ("train_doc_id", "n", "eval_offsets", "train_offsets")
 
 @dataclass
 class Document:
-    """A training document and what it shares with a row; pieces if the output has the texts."""
+    """A training document's overlap with a row, with pieces if the output has the texts."""
 
     train_path: str
     train_row: int
@@ -47,7 +47,7 @@ class Document:
 
 @dataclass
 class Instance:
-    """An evaluation row with the documents that share most with it, most first."""
+    """An evaluation row with the documents that share most with it, best first."""
 
     row: Row
     documents: list[Document]
@@ -56,11 +56,7 @@ class Instance:
 def read_instances(
     output: Output, rows: Sequence[Row], details: str, advance: Advance
 ) -> list[Instance]:
-    """Returns some rows with their documents, and passages of the texts that the output has.
-
-    Args:
-      details: the job's --details.
-    """
+    """Returns some rows with their documents, and passages of the texts that --details kept."""
     instances = [Instance(row, []) for row in rows]
     for place, document in _documents(_best_matches(output, rows, advance)):
         instances[place].documents.append(document)
@@ -69,7 +65,7 @@ def read_instances(
 
 
 def num_bytes_read(output: Output, details: str) -> int:
-    """Returns the size of the files that are read, for a progress bar."""
+    """Returns the total size of the files to read, for a progress bar."""
     texts = [name for name, _ in _FILES.get(details, [])]
     return sum(map(output.num_bytes, [MATCHES, *texts]))
 
@@ -78,11 +74,7 @@ def num_bytes_read(output: Output, details: str) -> int:
 
 
 def _best_matches(output: Output, rows: Sequence[Row], advance: Advance) -> pa.Table | None:
-    """Returns the matches of the best documents of each row.
-
-    Returns:
-      ROW_KEY, the document, _VALUES and `place`, that of the row; None if there are no rows.
-    """
+    """Returns the matches of each row's best documents, with the row's index as `place`."""
     keys = pa.table({name: [getattr(row, name) for row in rows] for name in ROW_KEY})
     keys = keys.append_column("place", pa.array(range(len(rows)), pa.int64()))
     best = None
@@ -98,10 +90,9 @@ def _best_matches(output: Output, rows: Sequence[Row], advance: Advance) -> pa.T
 
 
 def _best(matches: pa.Table, goes_on: bool) -> pa.Table:
-    """Keeps the documents that share most with each row, and the last pair if that may go on.
+    """Keeps the documents that share most with each row, and the last pair if more may follow.
 
-    A document that shares more characters of the row shares more; then the number of n-grams
-    decides.
+    Documents are ranked by shared characters of the row, then by the number of n-grams.
     """
     rows = matches["place"].to_numpy()
     begins = np.append(True, rows[1:] != rows[:-1])
@@ -126,7 +117,7 @@ def _best(matches: pa.Table, goes_on: bool) -> pa.Table:
 
 
 def _documents(matches: pa.Table | None) -> Iterator[tuple[int, Document]]:
-    """Yields the place of the row and the document of each pair, those that share most first."""
+    """Yields the row's index and the document of each pair, best first."""
     found: dict[tuple, Document] = {}
     for match in matches.to_pylist() if matches is not None else ():
         key = match["place"], match["train_path"], match["train_row"]
@@ -179,7 +170,7 @@ _FILES: dict[str, list[tuple[str, type[msgspec.Struct]]]] = {
 def _add_passages(
     output: Output, instances: Sequence[Instance], details: str, advance: Advance
 ) -> None:
-    """Adds passages to the documents of which the output has both texts."""
+    """Adds passages to the documents if the output has both texts."""
     pairs = [(one.row, document) for one in instances for document in one.documents]
     texts: list[dict[str, str]] = [{} for _ in pairs]
     for name, key in _FILES.get(details, []):
@@ -200,7 +191,7 @@ def _add_passages(
 def _records(
     output: Output, name: str, key: type[msgspec.Struct], wanted: Iterable[tuple], advance: Advance
 ) -> dict[tuple, dict]:
-    """Returns the first record of each key; stops reading when all are found."""
+    """Returns the first record of each key; stops reading once all are found."""
     left, found = set(wanted), {}
     decoder = msgspec.json.Decoder(key)
     with reading(output.file(name)):

@@ -1,8 +1,8 @@
-"""The matrix of evaluation sets by n: colours of its cells, and the PNG, which needs matplotlib.
+"""The matrix of evaluation sets by n: the colours of its cells, and a PNG, which needs matplotlib.
 
-Shares have one hue from light to dark (on a dark page from dark to light), so that colour-blind
-readers and grey prints keep the order. The scale is that of the square root: most shares are small,
-and 0.1 % must not look like 0.
+Shares have one hue from light to dark (on a dark page from dark to light), so that the order shows
+to colour-blind readers and in grey prints. The scale is the square root: most shares are small, and
+0.1 % must not look like 0.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 LIGHT = ("#eaf2fb", "#a9cce8", "#4f97cd", "#1c62a5", "#08306b")
 DARK = ("#152c44", "#1f5180", "#3b86bd", "#86bfe4", "#e0f0fc")
 NONE_LIGHT, NONE_DARK = "#ffffff", "#171b21"
-# From these shares on, text has the other colour: its contrast is at least 4.5 to 1 everywhere.
+# At these shares, text changes its colour, to keep a contrast of at least 4.5 to 1.
 _WHITE_ON_LIGHT, _BLACK_ON_DARK = 0.4085, 0.1987
-MAX_SETS = 200  # in the picture
+MAX_SETS = 200  # in the image
 _ROW_INCHES, _COLUMN_INCHES = 0.42, 1.25
 _MARGIN_INCHES = (2.6, 1.5)
 _MAX_NAME_CHARS = 32
 
 
 class CellColors(NamedTuple):
-    """The colours of a cell and of its text, on a light and on a dark page."""
+    """The colours of a cell and its text, on a light and on a dark page."""
 
     light: str
     light_text: str
@@ -74,7 +74,7 @@ def matrix_picture(report: Report) -> bytes:
     short = [n if len(n) <= _MAX_NAME_CHARS else n[: _MAX_NAME_CHARS - 1] + "…" for n in names]
     axes.set_yticks(range(len(sets)), short)
     for tick in axes.yaxis.get_major_ticks():
-        tick.label1.set_parse_math(False)  # a name may hold a dollar sign
+        tick.label1.set_parse_math(False)  # names may have dollar signs
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     data = io.BytesIO()
@@ -83,7 +83,7 @@ def matrix_picture(report: Report) -> bytes:
 
 
 def highest_shares(sets: Sequence[EvaluationSet]) -> list[EvaluationSet]:
-    """Returns the MAX_SETS with the largest share of hits, in their order."""
+    """Returns the MAX_SETS sets with the largest share of hits, in the given order."""
     order = sorted(range(len(sets)), key=lambda place: (-sets[place].levels[0].at_any.share, place))
     return [sets[place] for place in sorted(order[:MAX_SETS])]
 
@@ -98,7 +98,7 @@ def _draw_cells(axes: Axes, rows: list[list[Hits]]) -> None:
             text = f"{share_text(hits.share)}\n{hits}"
             color = colors[y][x].light_text
             style = {"ha": "center", "va": "center", "color": color, "fontsize": 7.5}
-            # The layout must not measure hundreds of texts, which lie within the axes.
+            # The layout need not measure hundreds of texts, which lie within the axes.
             axes.text(x, y, text, **style).set_in_layout(False)
     height, width = len(rows), len(rows[0])
     gaps = {"color": "white", "linewidth": 2}

@@ -1,7 +1,7 @@
 """Reads the files of a finished overlap job, local or on any filesystem of Beam.
 
 Files are read in blocks, so memory does not depend on their size. A missing or damaged file is a
-one-line error that names it.
+one-line error with its path.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from beam_pipeline.storage import files
 from beam_pipeline.storage.lines import decompressed, explained_damage, read_blocks, split_lines
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
-_OPTIONAL = (BOILERPLATE, FIELD_HITS, RULES)  # not every run writes these
+_OPTIONAL = (BOILERPLATE, FIELD_HITS, RULES)  # written by some runs only
 
-Advance = Callable[[float], None]  # called with the number of bytes read since the last call
+Advance = Callable[[float], None]  # called with the bytes read since the last call
 _CURE = "it is damaged or of another version: run the overlap job again with --overwrite"
 _ANY_FIELDS = msgspec.json.Decoder(dict[str, Any])
 reading = functools.partial(explained_damage, cure=_CURE, more=(ValueError, KeyError))
@@ -37,11 +37,7 @@ def _ignore(num_bytes: float) -> None:
 
 
 def finished_output(path: str) -> Output:
-    """Returns the output of a job that has finished.
-
-    Raises:
-      UsageError: there is no such output, or the job has not finished.
-    """
+    """Returns the output of a job; raises UsageError if the job has not finished."""
     output = Output(path)
     marker = output.file(SUCCESS_NAME)
     try:
@@ -82,10 +78,7 @@ class Output:
             return msgspec.json.decode(stream.read(), type=record_type)
 
     def lines(self, name: str, advance: Advance = _ignore) -> Iterator[list[bytes]]:
-        """Yields the lines of a file, compressed or not, about 1 MiB at a time.
-
-        A file that only some runs write may be missing.
-        """
+        """Yields the lines of a file, about 1 MiB at a time; an _OPTIONAL file may be missing."""
         path = self.file(name)
         if name in _OPTIONAL and not files.exists(path):
             return
@@ -97,20 +90,14 @@ class Output:
                 yield lines
 
     def records[T](self, name: str, record_type: type[T]) -> Iterator[T]:
-        """Yields the records of a file of JSON lines; fields that the type lacks are skipped."""
+        """Yields the records of a JSON lines file, ignoring fields that the type lacks."""
         decoder = msgspec.json.Decoder(record_type)
         with reading(self.file(name)):
             for lines in self.lines(name):
                 yield from (decoded(line, decoder) for line in lines)
 
     def table(self, name: str, schema: pa.Schema) -> pa.Table:
-        """Returns the records of a file of JSON lines as a table.
-
-        Lone surrogates are escaped, as in the Parquet files of the output.
-
-        Args:
-          schema: the fields that each record has; others are skipped.
-        """
+        """Returns the records of a JSON lines file, with lone surrogates escaped, as a table."""
         with reading(self.file(name)):
             tables = [_parsed(lines, schema) for lines in self.lines(name)]
         return pa.concat_tables([schema.empty_table(), *tables])
@@ -127,7 +114,7 @@ class Output:
 
 
 def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Returns the record of a line; lone surrogates, which msgspec rejects, are escaped."""
+    """Returns the record of a line, with lone surrogates, which msgspec rejects, escaped."""
     try:
         return decoder.decode(line)
     except msgspec.DecodeError:
@@ -145,7 +132,7 @@ def _parsed(lines: list[bytes], schema: pa.Schema) -> pa.Table:
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
             pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
-    except pa.ArrowInvalid:  # lone surrogates, or damage, which json reports
+    except pa.ArrowInvalid:  # lone surrogates, or damage, which `json` reports
         table = pa.Table.from_pylist([decoded(line, _ANY_FIELDS) for line in lines], schema)
     for column, values in zip(table.column_names, table.columns, strict=True):
         if values.null_count:

@@ -50,20 +50,20 @@ class Summary(msgspec.Struct):
 
     @property
     def started(self) -> str:
-        """When the run began, to the second."""
+        """The start of the run, to the second."""
         return f"{self.started_at[:19].replace('T', ' ')} UTC"
 
     @property
     def num_not_looked_up(self) -> int:
-        """How many evaluation rows were skipped as too short or without a word."""
+        """The number of evaluation rows skipped as too short or without a word."""
         skips = self.options["degenerate"] == "skip"
         return self.counts.get("short_eval_rows", 0) + skips * self.counts["degenerate_eval_rows"]
 
 
 class Cap(NamedTuple):
-    """An option that left something out, and its effect."""
+    """An option that omitted something, and its effect."""
 
-    place: str  # the figures that it changes: sets or texts
+    place: str  # the affected figures: sets or texts
     flag: str
     effect: str
 
@@ -75,12 +75,7 @@ def page(
     instances: Sequence[Instance],
     removed: Sequence[Removed] = (),
 ) -> bytes:
-    """Returns the page; its texts are in page.html.jinja.
-
-    Args:
-      path: the output of the job.
-      removed: removals made from it.
-    """
+    """Returns the page, rendered from page.html.jinja, about the output at `path`."""
     style, script, template = (
         part("beam_pipeline.overlap.report", f"page.{suffix}")
         for suffix in ("css", "js", "html.jinja")
@@ -118,7 +113,7 @@ def _cell_style(share: float) -> str:
 
 
 def caps_of(summary: Summary, report: Report) -> list[Cap]:
-    """Returns the options that left something out, in the order of the page."""
+    """Returns the options that omitted something, in the order of the page."""
     options, counts = summary.options, summary.counts
     short, degenerate = counts.get("short_eval_rows", 0), counts["degenerate_eval_rows"]
     dropped, most = options["drop_ngrams"], options["max_document_frequency"]
@@ -170,7 +165,7 @@ def caps_of(summary: Summary, report: Report) -> list[Cap]:
 
 
 def _tables(summary: Summary, report: Report, removed: Sequence[Removed]) -> Iterator[Table]:
-    """Yields the tables that have the usual form, named after what they show."""
+    """Yields the ordinary tables, named after their contents."""
     columns = [*_text("evaluation set", "fields hit"), "rows"]
     yield Table("Rows by the fields that were hit", columns, _values(report.fields), "fields")
     verdicts = "instances", "clean", "in between", "dirty", "dirty by short texts alone"
@@ -211,7 +206,7 @@ def _by_set(hits: dict[str, int]) -> str:
 
 
 def _ways(taken: Taken) -> Iterator[list[str]]:
-    """Yields what each way of removal takes, in words; nothing if no document is contaminated."""
+    """Describes the effect of each way of removal; empty if no document is contaminated."""
     if not taken.num_documents:
         return
     characters = number_of(taken.num_shared_chars, "character")
@@ -231,7 +226,7 @@ def _removed_lines(removed: Removed) -> Iterator[list[Any]]:
 
 
 def _run_facts(path: str, summary: Summary, report: Report) -> list[tuple[str, str]]:
-    """Returns names and values of the run."""
+    """Returns names and values about the run."""
     counts = summary.counts
     numbers = {
         "evaluation files": summary.num_eval_files,

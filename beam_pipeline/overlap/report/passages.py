@@ -1,4 +1,4 @@
-"""The parts of a text, which may be megabytes long, that a page shows: shared places and around.
+"""The parts of a possibly long text that a page shows: shared places and their surroundings.
 
 text, shared ranges [start, end) in code points → text, shared text, numbers of omitted characters
 """
@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
 
-WHOLE_CHARS = 1_500  # a text of at most this length is shown whole
+WHOLE_CHARS = 1_500  # texts up to this length are shown whole
 _AROUND_CHARS = 160
 _MIN_OMITTED_CHARS = 80
-_END_CHARS = 600  # of a span longer than twice that, the ends are shown
+_END_CHARS = 600  # of spans longer than twice that, only the ends are shown
 _MAX_SPANS = 6
 _JOINERS = "\u200d\ufe0e\ufe0f"  # zero width joiner, variation selectors
 _MAX_BACK_CHARS = 32
 
 
 class Piece(NamedTuple):
-    """A piece of a text; of an omitted one only the number of characters."""
+    """A piece of a text, or the number of characters omitted."""
 
     text: str
     is_shared: bool = False
@@ -27,10 +27,9 @@ class Piece(NamedTuple):
 
 
 def passages(text: str, spans: Sequence[Span]) -> list[Piece]:
-    """Cuts a text into pieces: a short one whole, a long one only around its shared places.
+    """Cuts a text into pieces: a short one whole, a long one only around its longest shared places.
 
-    Args:
-      spans: the shared ranges, merged and not empty; of many the longest are shown.
+    `spans` are merged and not empty.
     """
     pieces: list[Piece] = []
     at = 0
@@ -43,7 +42,7 @@ def passages(text: str, spans: Sequence[Span]) -> list[Piece]:
 
 
 def _windows(text: str, spans: Sequence[Span]) -> list[Span]:
-    """Returns the ranges of a text that are shown, in order."""
+    """Returns the shown ranges of a text, in order."""
     size = len(text)
     if size <= WHOLE_CHARS:
         return [(0, size)]
@@ -58,7 +57,7 @@ def _windows(text: str, spans: Sequence[Span]) -> list[Span]:
 
 
 def _boundary(text: str, at: int) -> int:
-    """Returns the last place up to `at` between words or, where they are long, characters."""
+    """Returns the last place up to `at` between words or, within long words, characters."""
     at = min(max(at, 0), len(text))
     if at in (0, len(text)):
         return at

@@ -1,7 +1,7 @@
-"""N-grams that do not count: those of many training documents, and those of --drop_ngrams.
+"""N-grams that do not count: those in many training documents, and those of --drop_ngrams.
 
 SHARED_COUNTS                     → those in more than k documents, and dropped ones
-lines {ngram} of --drop_ngrams    → (index shard, n-gram) of those that an evaluation row has
+lines {ngram} of --drop_ngrams    → (index shard, n-gram) of those in an evaluation row
 both                              → a file of keys → Keep
                                   → lines {ngram, n, documents} of those in training documents
 """
@@ -43,12 +43,7 @@ def bucket_of(shared: np.ndarray) -> np.ndarray:
 def find_boilerplate(
     shared: np.ndarray, max_document_frequency: int, dropped: np.ndarray
 ) -> np.ndarray:
-    """Returns the SHARED_COUNTS of n-grams that are in too many documents or dropped.
-
-    Args:
-      max_document_frequency: 0 is no limit.
-      dropped: KEYS.
-    """
+    """Returns the SHARED_COUNTS of n-grams that are in too many documents or in `dropped` KEYS."""
     is_found = np.isin(_numbers(shared), _numbers(dropped))
     if max_document_frequency:
         is_found |= shared["documents"] > max_document_frequency
@@ -56,7 +51,7 @@ def find_boilerplate(
 
 
 def _numbers(keys: np.ndarray) -> np.ndarray:
-    """Returns a number for each n-gram of any index shard, int64; a shard has at most 2**32."""
+    """Returns an identifier of each n-gram, int64; a shard has at most 2**32 n-grams."""
     return keys["shard"].astype(np.int64) << 32 | keys["ngram"]
 
 
@@ -64,7 +59,7 @@ def _numbers(keys: np.ndarray) -> np.ndarray:
 
 
 def write_keys(path: str, temp_folder: str, parts: Iterable[np.ndarray]) -> None:
-    """Writes arrays that have the fields of KEYS."""
+    """Writes arrays with the fields of KEYS."""
     with atomic_write(path, temp_folder) as stream:
         for part in parts:
             stream.write(part[list(KEYS.names or ())].astype(KEYS).tobytes())
@@ -86,13 +81,13 @@ def _by_shard(path: str) -> dict[int, np.ndarray]:
 
 
 def read_boilerplate(path: str) -> Keep:
-    """Returns a filter that keeps the n-grams that are not in a file of keys."""
+    """Returns a filter that drops the n-grams in a file of keys."""
     by_shard, nothing = _by_shard(path), np.empty(0, np.int64)
     return lambda shard, ngrams: ~np.isin(ngrams, by_shard.get(shard, nothing))
 
 
 def boilerplate_of(path: str, bucket: int, postings: Sequence[Postings]) -> np.ndarray:
-    """Returns the sorted NGRAM_KEYS in a bucket of evaluation rows of a file of keys."""
+    """Returns the sorted NGRAM_KEYS, in a bucket of evaluation rows, of a file of keys."""
     first_row, stop_row = (at * counts.ROWS_PER_BUCKET for at in (bucket, bucket + 1))
     parts = [np.empty(0, NGRAM_KEYS)]
     for shard, ngrams in _by_shard(path).items():
@@ -126,11 +121,7 @@ def write_boilerplate_lines(
 
 
 def read_ngrams(file: FileVersion) -> Iterator[str]:
-    """Yields the n-grams of a file of JSON lines.
-
-    Raises:
-      ProbelineError: a line is not a record with an n-gram, or its tokens are ambiguous.
-    """
+    """Yields the n-grams of a JSON lines file; raises ProbelineError for an invalid line."""
     lines = read_lines(file.path)
     with unchanged(file):
         for number in itertools.count(1):
@@ -150,7 +141,7 @@ def read_ngrams(file: FileVersion) -> Iterator[str]:
 
 
 def check_ngrams(file: FileVersion) -> None:
-    """Raises the error of `read_ngrams`, if there is one, before a run begins."""
+    """Raises any error of `read_ngrams` before a run begins."""
     for _ in read_ngrams(file):
         pass
 
@@ -167,11 +158,7 @@ def _ngram_of(record: Any) -> str:
 def find_ngrams(
     ngrams: Iterable[str], indexes: Sequence[Index], postings: Sequence[Postings]
 ) -> np.ndarray:
-    """Returns the KEYS of the n-grams, tokens joined by spaces, that an evaluation row has.
-
-    Args:
-      indexes, postings: of each index shard.
-    """
+    """Returns the KEYS of those n-grams, tokens joined by spaces, that an evaluation row has."""
     found = [np.empty(0, KEYS)]
     for some in itertools.batched(ngrams, _LINES_AT_A_TIME):
         utf8, bounds = text_buffers(list(some))

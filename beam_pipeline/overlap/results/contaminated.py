@@ -1,7 +1,7 @@
-"""The tables that removal and attributes read; they do not depend on caps of details.
+"""The tables that removal and attributes read, which caps of details do not affect.
 
-matches of a block, some at a time → rows of DOCUMENTS_SCHEMA, spans merged
-work units → a row of TRAIN_FILES_SCHEMA for each training file
+matches of a block, in pieces → rows of DOCUMENTS_SCHEMA, with merged spans
+work units → a row of TRAIN_FILES_SCHEMA per training file
 texts of evaluation rows → hashes of their distinct tokens
 """
 
@@ -37,7 +37,7 @@ DOCUMENTS_SCHEMA = pa.schema(
         ("train_row", pa.int64()),
         ("train_doc_id", pa.string()),
         ("eval_datasets", pa.list_(pa.string())),  # sorted
-        ("spans", _SPANS),  # code points, those that meet as one
+        ("spans", _SPANS),  # code points, merged if they touch
         ("num_covered_chars", pa.int64()),
     ]
 )
@@ -45,7 +45,7 @@ TRAIN_FILES_SCHEMA = pa.schema(
     [
         ("train_path", pa.string()),
         ("num_bytes", pa.int64()),
-        ("version", pa.int64()),  # of `FileVersion`
+        ("version", pa.int64()),  # from `FileVersion`
         ("num_rows", pa.int64()),
         ("num_texts", pa.int64()),
         ("num_text_chars", pa.int64()),
@@ -59,7 +59,7 @@ _MIN_WAITING = 1 << 20  # hashes
 
 
 class MergedSpans(NamedTuple):
-    """Ranges [start, end) of documents, those that meet as one, in order."""
+    """Ranges [start, end) of documents in order, merged if they touch."""
 
     documents: np.ndarray  # int64 [p]
     starts: np.ndarray  # int64 [p]
@@ -79,7 +79,7 @@ def merge_spans_of(documents: np.ndarray, starts: np.ndarray, ends: np.ndarray) 
 
 @kernel
 def _merge_neighbours(documents, bounds, starts, ends, merged):
-    """Fills documents, starts and ends of places, those that meet the one before as one."""
+    """Fills documents, starts and ends of places, merging each with the previous if they touch."""
     count = 0
     for ngram in range(documents.size):
         for at in range(bounds[ngram], bounds[ngram + 1]):
@@ -95,7 +95,7 @@ def _merge_neighbours(documents, bounds, starts, ends, merged):
 
 
 class ContaminatedDocuments:
-    """Writes the documents of a work unit that have matches, those of a block at a time."""
+    """Writes the documents of a work unit that have matches, one block at a time."""
 
     def __init__(self, files: LazyFiles, scanned: ScannedUnit, evaluation: Evaluation):
         self._files, self._scanned, self._evaluation = files, scanned, evaluation
@@ -104,11 +104,11 @@ class ContaminatedDocuments:
         self._pairs: list[np.ndarray] = []
 
     def add(self, found: BlockMatches, places: Places) -> None:
-        """Takes some matches, in order, and the places of their n-grams in documents."""
+        """Adds matches, in order, and the places of their n-grams in documents."""
         if found.block is not self._block:
             self.flush()
             self._block = found.block
-        merged = np.empty((3, len(places.starts)), np.int64)  # few of which are filled
+        merged = np.empty((3, len(places.starts)), np.int64)  # mostly left unfilled
         of_places = found.block.documents[found.shared]
         count = _merge_neighbours(of_places, *places, merged)
         self._spans.append(merge_spans_of(*merged[:, :count]))
@@ -130,7 +130,7 @@ class ContaminatedDocuments:
         by_document = np.searchsorted(spans.documents, np.arange(num + 1))
         names = np.array(list(map(escape_surrogates, self._evaluation.rows.datasets)), object)
         order = np.argsort(names)
-        place_of = np.argsort(order)  # a name's place among the sorted ones
+        place_of = np.argsort(order)  # the rank of each name
         documents, datasets = np.divmod(np.unique(np.concatenate(self._pairs)), len(names))
         pairs = np.sort(documents * len(names) + place_of[datasets])
         places = [pa.array(each, pa.int32()) for each in (spans.starts, spans.ends)]
@@ -151,7 +151,7 @@ class ContaminatedDocuments:
 
 
 def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:
-    """Returns what the scan read of each training file, from work units in order."""
+    """Returns the scan's totals for each training file, from work units in order."""
     rows = []
     for _, of_file in groupby(units, key=lambda scanned: scanned.order[0]):
         parts = list(of_file)
@@ -175,10 +175,7 @@ def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:
 def write_eval_tokens(
     path: str, temp_folder: str, texts: Iterable[Texts], tokenizer: Tokenizer
 ) -> None:
-    """Writes the sorted hashes of the distinct tokens of some texts.
-
-    A removal checks that a mask has none of them, without the evaluation sets.
-    """
+    """Writes the sorted hashes of distinct tokens, with which a removal checks its mask."""
     found, waiting, num_waiting = np.empty(0, np.uint64), [], 0
     for utf8, bounds in texts:
         for batch in token_batches(utf8, bounds, tokenizer):

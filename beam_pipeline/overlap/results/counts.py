@@ -1,12 +1,12 @@
-"""How often each n-gram of the evaluation side occurs in the training data, and in which share.
+"""How often n-grams of the evaluation side occur in the training data, and in how many documents.
 
   match files of a work unit → measure_unit → ROW_COUNTS, UnitSize
                              → pack_counts → PackedCounts by bucket of evaluation rows
                              → add_counts → the sum over all work units
 
 An n-gram of an evaluation row counts once, however often it occurs there. A work unit counts its
-n-grams first and looks up the evaluation rows of each last, so rows that share one cost nothing
-before that.
+n-grams first and looks up their evaluation rows last, so n-grams of many rows cost nothing until
+then.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, count_n
 from beam_pipeline.overlap.results.matches import Matches, first_of_each, order_of, read_matches
 
 ROWS_PER_BUCKET = 1 << 13
-# Keys are uint32, counts int64. An n-gram of a row is known by its first token there.
+# Keys are uint32, counts int64. A row's n-gram is identified by its first token there.
 _NGRAM_KEYS, _ROW_KEYS = ("number", "n", "token"), ("number", "n")
 NGRAM_KEYS = np.dtype([(name, "<u4") for name in _NGRAM_KEYS])
 NGRAM_COUNTS = np.dtype([*NGRAM_KEYS.descr, ("occurrences", "<i8"), ("documents", "<i8")])
@@ -36,28 +36,28 @@ SHARED_COUNTS = np.dtype(
     [("ngram", "<i8"), ("shard", "<u4"), ("occurrences", "<i8"), ("documents", "<i8")]
 )
 _MIN_PENDING = 1 << 16
-_NGRAMS_AT_A_TIME = 1 << 19  # of documents, each with its places
-_NUM_BYTES = 8  # of the number of records
+_NGRAMS_AT_A_TIME = 1 << 19  # of documents, with their places
+_NUM_BYTES = 8  # for the number of records
 
 
 class Counts(NamedTuple):
     """The counts of some evaluation rows, each array sorted by its keys."""
 
     ngrams: np.ndarray  # NGRAM_COUNTS
-    rows: np.ndarray  # ROW_COUNTS: documents with an n-gram of that length in common
+    rows: np.ndarray  # ROW_COUNTS: documents that share an n-gram of that length
 
 
 class UnitSize(NamedTuple):
-    """How much there is to write of the matches of a work unit."""
+    """The amount to write of a work unit's matches."""
 
     num_matches: int = 0
-    num_places: int = 0  # on both sides, each match with all its places
-    num_pairs: int = 0  # of a document and an evaluation row, by n
+    num_places: int = 0  # on both sides, for each match
+    num_pairs: int = 0  # (document, evaluation row, n)
     details: DetailsSize = DetailsSize()
 
 
 class PackedCounts(NamedTuple):
-    """Counts as they travel from step to step: a few bytes for each n-gram."""
+    """Counts as sent between steps: a few bytes per n-gram."""
 
     ngrams: bytes
     rows: bytes
@@ -73,7 +73,7 @@ class PackedCounts(NamedTuple):
 
 
 def pack(records: np.ndarray) -> bytes:
-    """Returns records of integers, best in order: their number, then columns of differences."""
+    """Returns records of integers, preferably sorted, as a number and compressed differences."""
     columns = (records[name] for name in records.dtype.names or ())
     data = b"".join(np.diff(each, prepend=each.dtype.type(0)).tobytes() for each in columns)
     return len(records).to_bytes(_NUM_BYTES, "little") + pa.compress(data, "zstd", asbytes=True)
@@ -94,7 +94,7 @@ def unpack(data: bytes, dtype: np.dtype) -> np.ndarray:
 def measure_unit(
     scanned: ScannedUnit, evaluation: Evaluation, options: DetailsOptions, keep: Keep | None = None
 ) -> tuple[np.ndarray, UnitSize]:
-    """Returns the ROW_COUNTS of a work unit, sorted, and the size of what there is to write."""
+    """Returns the sorted ROW_COUNTS of a work unit, and the amount to write."""
     total, details = Sum(ROW_COUNTS, _ROW_KEYS), UnitLines(scanned, evaluation, options)
     num_matches = num_places = 0
     with_details = options.mode != NONE
@@ -114,12 +114,7 @@ def measure_unit(
 def pack_counts(
     paths: Sequence[str], rows: np.ndarray, postings: Sequence[Postings], keep: Keep | None = None
 ) -> Iterator[tuple[int, PackedCounts]]:
-    """Yields the counts of a work unit by bucket of evaluation rows, in bounded memory.
-
-    Args:
-      rows: of `measure_unit`.
-      postings: of each index shard.
-    """
+    """Yields the counts of a work unit by bucket, in bounded memory, given its ROW_COUNTS."""
     for bucket, here in _by_bucket(rows["number"]):
         yield bucket, PackedCounts.of(Counts(np.empty(0, NGRAM_COUNTS), rows[here]))
     for keep_part in _parts(paths, keep):
@@ -136,7 +131,7 @@ def pack_counts(
 
 
 def _parts(paths: Sequence[str], keep: Keep | None) -> Iterator[Keep]:
-    """Yields what keeps the n-grams of a work unit, some at a time where there are many."""
+    """Yields filters that together keep the n-grams of a work unit, in parts if there are many."""
     num_parts = -(-count_ngrams(paths) // _NGRAMS_AT_A_TIME) or 1
     for part in range(num_parts):
 
@@ -148,14 +143,14 @@ def _parts(paths: Sequence[str], keep: Keep | None) -> Iterator[Keep]:
 
 
 def _by_bucket(numbers: np.ndarray) -> Iterator[tuple[int, slice]]:
-    """Yields each bucket, and where its evaluation rows are among these, which ascend."""
+    """Yields each bucket, and the slice of its evaluation rows in these ascending numbers."""
     for bucket in np.unique(numbers // ROWS_PER_BUCKET).tolist():
         ends = bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET
         yield bucket, slice(*np.searchsorted(numbers, ends))
 
 
 def _unordered_pairs(found: Matches) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the evaluation rows and n of matches in any order, each once per document."""
+    """Returns the evaluation rows and n of matches, distinct per document, in any order."""
     num_rows, num_lengths = found.rows.max() + 1, found.lengths.max() + 1
     each = np.unique((found.documents * num_rows + found.rows) * num_lengths + found.lengths)
     rows, lengths = np.divmod(each % (num_rows * num_lengths), num_lengths)
@@ -163,7 +158,7 @@ def _unordered_pairs(found: Matches) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _count_rows(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns the ROW_COUNTS of evaluation rows and n, in any order, each of one document."""
+    """Returns the ROW_COUNTS of evaluation rows and n, given once per document in any order."""
     num_lengths = lengths.max() + 1
     keys, documents = np.unique(rows * num_lengths + lengths, return_counts=True)
     counts = np.empty(len(keys), ROW_COUNTS)
@@ -173,7 +168,7 @@ def _count_rows(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def count_shared(paths: Sequence[str], keep: Keep | None = None) -> np.ndarray:
-    """Returns the SHARED_COUNTS of a work unit: of each n-gram, whatever rows have it."""
+    """Returns the SHARED_COUNTS of a work unit: counts by n-gram, over all evaluation rows."""
     return add_shared(_shared_of_blocks(paths, keep))
 
 
@@ -205,9 +200,9 @@ def _by_row(counts: np.ndarray, postings: Postings, located: Located, bucket: in
 
 
 class Sum:
-    """A sum of records by their keys, which holds some three times what the sum has.
+    """A sum of records by key, with a memory of about three times the result.
 
-    Parts wait until they are as many records as the sum, so that each is added up a few times only.
+    Parts are held until they have as many records as the sum, so that each is summed few times.
     """
 
     def __init__(self, dtype: np.dtype, keys: Sequence[str]):
@@ -223,7 +218,7 @@ class Sum:
             self.records()
 
     def records(self) -> np.ndarray:
-        """Returns the sum of what was added, sorted by its keys."""
+        """Returns the sum so far, sorted by key."""
         self._total = _sum_by_key(np.concatenate([self._total, *self._pending]), self._keys)
         self._pending, self._num_pending = [], 0
         return self._total

@@ -1,9 +1,9 @@
-"""The lines of overlap_details: a record for each match, with both texts or without.
+"""The lines of overlap_details: one record per match, with or without both texts.
 
-  BlockMatches → pieces of lines, each made once for all lines that share it → sizes, lines
+  BlockMatches → pieces of lines, made once for all lines that share them → sizes, lines
 
-The size of every line is known from its pieces before any line is written. Caps keep the first
-records in the order of (row, evaluation row, n, places there).
+Pieces give the size of every line before any line is written. Caps keep the first records in the
+order of (row, evaluation row, n, places there).
 """
 
 import functools
@@ -41,25 +41,21 @@ _LINE_BYTES_AT_A_TIME = 4 << 20
 
 
 class DetailsOptions(NamedTuple):
-    """Which details are written."""
+    """Which details to write."""
 
     mode: str = FULL  # --details
-    max_per_pair: int | None = None  # of a document and an evaluation row; None is no limit
+    max_per_pair: int | None = None  # per document and evaluation row; None is unlimited
     max_total: int | None = None
 
     @property
     def has_caps(self) -> bool:
-        """Whether details may be left out."""
+        """Whether details may be omitted."""
         caps = self.max_per_pair, self.max_total
         return self.mode != NONE and any(cap is not None for cap in caps)
 
 
 class Evaluation:
-    """The evaluation side, as its matches are expanded.
-
-    Args:
-      postings: of each index shard.
-    """
+    """The evaluation side for the expansion of matches, with the postings of each index shard."""
 
     def __init__(self, rows: EvaluationRows, postings: Sequence[Postings]):
         self.rows, self.postings = rows, postings
@@ -71,7 +67,7 @@ class Evaluation:
         return Instances(self.rows)
 
     def beginning_sizes(self, mode: str) -> np.ndarray:
-        """Returns the bytes that the beginning of each evaluation row's lines has, int64."""
+        """Returns the size in bytes of the beginning of each evaluation row's lines, int64."""
         if mode not in self._sizes:
             parts = [sizes_of(_beginnings(rows, mode)) for rows in self.rows.batches()]
             self._sizes[mode] = np.concatenate([np.empty(0, np.int64), *parts])
@@ -84,7 +80,7 @@ class DetailsSize(NamedTuple):
     num_bytes: int = 0  # of all matches
     num_kept: int = 0  # by --max_details_per_pair
     num_kept_bytes: int = 0
-    max_bytes: int = 0  # of one record
+    max_bytes: int = 0  # of a record
     num_text_bytes: int = 0  # of training texts, with --details=compact
 
 
@@ -92,7 +88,7 @@ class DetailsSize(NamedTuple):
 
 
 class _DocumentPieces(NamedTuple):
-    """What the lines of the documents of a block have in common, a piece for each document."""
+    """The parts that lines of a block's documents share, one piece per document."""
 
     block: Block
     middle: pa.LargeBinaryArray  # after n, up to the n-gram
@@ -126,11 +122,7 @@ def _beginnings(rows: pa.Table | pa.RecordBatch, mode: str) -> pa.LargeBinaryArr
 
 
 class _Lines:
-    """The lines of some matches.
-
-    Attributes:
-      sizes: int64 [m], the number of bytes of each.
-    """
+    """The lines of some matches."""
 
     def __init__(
         self, found: BlockMatches, documents: _DocumentPieces, evaluation: Evaluation, mode: str
@@ -138,7 +130,7 @@ class _Lines:
         matches, of_match = found.matches, found.of_match
         self._rows, self._evaluation, self._mode = matches.rows, evaluation, mode
         ngrams = json_strings(found.ngrams()), of_match
-        # After the beginnings, which are of evaluation rows: pieces, and which each line has.
+        # The columns after the beginnings: pieces, and the index of each line's piece.
         self._columns: list[tuple[pa.LargeBinaryArray, np.ndarray] | bytes] = [
             ngrams,
             b',"eval_offsets":',
@@ -151,7 +143,7 @@ class _Lines:
             (json_places(*found.train_places()), of_match),
             (documents.end, matches.documents),
         ]
-        self.sizes = evaluation.beginning_sizes(mode)[matches.rows]
+        self.sizes = evaluation.beginning_sizes(mode)[matches.rows]  # int64 [m], bytes
         for column in self._columns:
             if isinstance(column, bytes):
                 self.sizes += len(column)
@@ -174,12 +166,12 @@ class _Lines:
 
 
 class UnitLines:
-    """The lines of details of a work unit: `measure` or `write` takes its matches in order."""
+    """The details of a work unit: `measure` or `write` takes its matches in order."""
 
     def __init__(self, scanned: ScannedUnit, evaluation: Evaluation, options: DetailsOptions):
         self._scanned, self._evaluation, self._options = scanned, evaluation, options
         self._documents: _DocumentPieces | None = None
-        self._last_text = -1  # the last document of the block whose text has been written
+        self._last_text = -1  # the block's last document whose text has been written
         self.size = DetailsSize()
         self.num_written = self.num_left_out = 0
 
@@ -207,12 +199,7 @@ class UnitLines:
         )
 
     def write(self, found: BlockMatches, files: LazyFiles, quota: int | None) -> None:
-        """Writes the lines of some matches.
-
-        Args:
-          files: gets details.gz, train_texts.gz and left_out.
-          quota: how many lines the work unit may have.
-        """
+        """Writes details.gz, train_texts.gz and left_out, up to the work unit's quota."""
         documents, is_new = self._pieces(found.block)
         if is_new:
             self._last_text = -1
@@ -256,11 +243,7 @@ class UnitLines:
 
 
 def quotas(num_kept: Sequence[int], max_details: int | None) -> list[int | None]:
-    """Returns how many details each work unit may write, so that the first `max_details` are.
-
-    Args:
-      num_kept: of each work unit in the order of the output, by --max_details_per_pair.
-    """
+    """Returns the max details of each work unit, so that the first `max_details` are written."""
     if max_details is None:
         return [None] * len(num_kept)
     before = np.cumsum([0, *num_kept], dtype=np.int64)[: len(num_kept)]

@@ -1,14 +1,14 @@
-"""From the match files of a work unit to the files of the output about its matches.
+"""Writes the output files about the matches of a work unit, from its match files.
 
-  match files → details      gzip member: a record for each match
+  match files → details      gzip member: a record per match
               → train_texts  gzip member: the texts of the details, with --details=compact
-              → instances    gzip member: a record for each (document, evaluation set, n)
-              → matches      Arrow: a row for each match, without texts
-              → documents    Parquet: a row for each contaminated document
+              → instances    gzip member: a record per (document, evaluation set, n)
+              → matches      Arrow: a row per match, without texts
+              → documents    Parquet: a row per contaminated document
               → hits, left_out
 
-All are written in one pass over the matches, in the order of (row, evaluation row, n, places
-there). Caps affect details only. A file is made only if it has contents.
+One pass over the matches writes all, in the order of (row, evaluation row, n, places there). Caps
+affect details only. Empty files are not created.
 """
 
 from typing import NamedTuple
@@ -54,7 +54,7 @@ MATCHES_SCHEMA = pa.schema(
         ("train_offsets", _OFFSETS),
     ]
 )
-# As they are before they are joined: each string once for many matches.
+# Before files are joined: strings are stored once for many matches.
 _JOINED_SCHEMA = pa.schema(
     [
         field.with_type(pa.dictionary(pa.int32(), field.type))
@@ -69,7 +69,7 @@ _MIN_PENDING = 1 << 16
 
 
 class ExpandedUnit(NamedTuple):
-    """What was written of a work unit; a path is None if there is nothing to write."""
+    """The files written for a work unit; a path is None if its file would be empty."""
 
     scanned: ScannedUnit
     num_details: int = 0
@@ -77,7 +77,7 @@ class ExpandedUnit(NamedTuple):
     details_path: str | None = None
     instances_path: str | None = None
     matches_path: str | None = None
-    hits_path: str | None = None  # PAIRS, sorted: the evaluation rows hit, by n
+    hits_path: str | None = None  # PAIRS, sorted: evaluation rows hit, by n
     pairs_left_out_path: str | None = None
     train_texts_path: str | None = None
     documents_path: str | None = None
@@ -98,13 +98,7 @@ def expand_unit(
     keep: Keep | None = None,
     quota: int | None = None,
 ) -> ExpandedUnit:
-    """Writes the files of a work unit.
-
-    Args:
-      prefix: the beginning of the paths of the files written.
-      keep: a filter of n-grams (`read_boilerplate`).
-      quota: the number of details that the work unit may have, one of `quotas`.
-    """
+    """Writes the files `prefix`.* of a work unit, with at most `quota` details."""
     with LazyFiles(prefix, temp_folder) as files:
         details = UnitLines(scanned, evaluation, options)
         instances = _InstanceLines(files, scanned, evaluation)
@@ -137,7 +131,7 @@ def expand_unit(
 
 
 class _InstanceLines:
-    """Writes the lines of instances; those of one document come from many matches."""
+    """Writes the lines of instances; a document's lines come from many matches."""
 
     def __init__(self, files: LazyFiles, scanned: ScannedUnit, evaluation: Evaluation):
         self._files, self._scanned, self._evaluation = files, scanned, evaluation
@@ -145,7 +139,7 @@ class _InstanceLines:
         self._pending: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def add(self, block: Block, *pairs: np.ndarray) -> None:
-        """Takes (documents, evaluation rows, n) of a block, in the order of documents."""
+        """Adds (documents, evaluation rows, n) of a block, in the order of documents."""
         is_next = block is not self._block or pairs[0][0] != self._pending[-1][0][-1]
         if is_next:
             self.flush()
@@ -153,7 +147,7 @@ class _InstanceLines:
         self._pending.append((pairs[0], pairs[1], pairs[2]))
 
     def flush(self) -> None:
-        """Writes the lines of all documents that have been taken."""
+        """Writes the lines of all added documents."""
         if not self._pending or self._block is None:
             return
         block, path = self._block, json_value(self._scanned.unit.path)
@@ -175,11 +169,7 @@ class _InstanceLines:
 def _match_table(
     found: BlockMatches, scanned: ScannedUnit, evaluation: Evaluation, places: Places
 ) -> pa.Table:
-    """Returns rows of _JOINED_SCHEMA.
-
-    Args:
-      places: of the n-grams in documents.
-    """
+    """Returns rows of _JOINED_SCHEMA, given the places of n-grams in documents."""
     matches, block = found.matches, found.block
     assert block.ids is not None
     numbers, of_row = distinct(matches.rows)
@@ -201,7 +191,7 @@ def _match_table(
 
 
 def _repeated(values: pa.Array, which: np.ndarray) -> pa.DictionaryArray:
-    """Returns some of these values as strings."""
+    """Returns values by index, as strings."""
     numbers = pa.array(which.astype(np.int32))
     return pa.DictionaryArray.from_arrays(numbers, strings_of(values))
 

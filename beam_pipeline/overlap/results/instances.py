@@ -1,9 +1,9 @@
-"""The instances of the evaluation sets, and the files that name those that are hit or clean.
+"""The instances of the evaluation sets, and the files that list those that are hit or clean.
 
   documents, evaluation rows, n → lines {eval_dataset, n, instance_ids, train_path, …}
-  hits                          → lines of overlap_stats, by training file too, and clean lists
+  hits                          → lines of overlap_stats, also by training file, and clean lists
 
-An instance is all rows of a set that have one id.
+An instance is all rows of a set with the same id.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,27 +30,23 @@ _ROWS_AT_A_TIME = 1 << 16
 
 
 class Instances:
-    """The instances of all evaluation sets, numbered in the order of sets and ids.
-
-    Attributes:
-      of_row: int64 [rows], the number of each row's instance.
-      firsts: the number of the first instance of each set, and how many instances there are.
-    """
+    """The instances of all evaluation sets, numbered in the order of sets and ids."""
 
     def __init__(self, rows: EvaluationRows):
         names = pa.array(list(map(encode, rows.datasets)), pa.large_binary())
         self.rows, self._datasets = rows, json_strings(names)
-        # Each is the number of a set in 4 bytes, and an id.
+        # Each is a set's number in 4 bytes, followed by an id.
         of_rows = pa.array(rows.instance_keys(), pa.large_binary()).dictionary_encode()
         order = pc.sort_indices(of_rows.dictionary)  # pyright: ignore[reportAttributeAccessIssue]
         rank = np.empty(len(order), np.int64)
         rank[order.to_numpy()] = np.arange(len(order))
-        self.of_row = rank[of_rows.indices.to_numpy()]
+        self.of_row = rank[of_rows.indices.to_numpy()]  # int64 [rows], each row's instance
         utf8, bounds = array_buffers(of_rows.dictionary.take(order))
         heads = [utf8[bounds[:-1] + at].astype(np.int64) << 24 - 8 * at for at in range(4)]
         self._dataset_of = np.sum(heads, axis=0)
         self._ids = json_strings(slices_of(utf8, bounds[:-1] + 4, bounds[1:]))
         sets = np.arange(len(rows.datasets) + 1)
+        # The first instance of each set, and the number of instances.
         self.firsts: list[int] = np.searchsorted(self._dataset_of, sets).tolist()
 
     def datasets_of(self, rows: np.ndarray) -> np.ndarray:
@@ -60,14 +56,7 @@ class Instances:
     def _grouped(
         self, groups: np.ndarray, rows: np.ndarray, lengths: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, pa.LargeBinaryArray]:
-        """Returns the instances of each group, evaluation set and n, in this order.
-
-        Args:
-          groups: int64 [m], with the evaluation rows that each has at some n.
-
-        Returns:
-          Groups, sets, n, and the lists of ids as JSON.
-        """
+        """Returns columns of group, set, n and ids as a JSON list, in this order."""
         numbers = self.of_row[rows]
         keys = groups, self._dataset_of[numbers], lengths, numbers
         order = np.lexsort(keys[::-1])
@@ -98,9 +87,7 @@ class Instances:
     ) -> memoryview:
         """Returns a line for each document, evaluation set and n, in this order.
 
-        Args:
-          documents: int64 [m], with evaluation rows and n that they share.
-          fields: the last fields of the lines, as JSON: a column with an entry for each document.
+        `fields` are the last fields of the lines, as JSON with an entry per document.
         """
         documents, *found = self._grouped(documents, rows, lengths)
         first = self._fields(*found)
@@ -126,12 +113,7 @@ class Instances:
         yield record_lines(self._fields(datasets, found, pa.array(in_order, pa.large_binary())))
 
     def path_lines(self, hits: np.ndarray, paths: dict[int, str]) -> memoryview:
-        """Returns a line for each training file, evaluation set and n that has a hit.
-
-        Args:
-          hits: FILE_HITS.
-          paths: of the training files, by number.
-        """
+        """Returns a line for each training file, evaluation set and n of some FILE_HITS."""
         numbers, of_hit = np.unique(hits["file"], return_inverse=True)
         names = [encode(paths[number]) for number in numbers.tolist()]
         files, *found = self._grouped(of_hit, hits["number"], hits["n"].astype(np.int64))
@@ -139,7 +121,7 @@ class Instances:
         return record_lines({"train_path": path, **self._fields(*found)})
 
     def clean_lines(self, dataset: int, hit: np.ndarray) -> Iterator[memoryview]:
-        """Yields the rows of a set whose instances have none of the rows of these numbers."""
+        """Yields the rows of a set whose instances include none of the `hit` rows."""
         is_left = np.zeros(self.firsts[-1], bool)
         is_left[slice(*self.firsts[dataset : dataset + 2])] = True
         is_left[self.of_row[hit]] = False
@@ -149,11 +131,7 @@ class Instances:
 def row_lines(
     rows: EvaluationRows, numbers: np.ndarray, **more: pa.LargeBinaryArray
 ) -> Iterator[memoryview]:
-    """Yields lines {id, eval_path, eval_row, …} of evaluation rows, whose numbers ascend.
-
-    Args:
-      more: further fields as JSON.
-    """
+    """Yields lines {id, eval_path, eval_row, …} of evaluation rows with ascending numbers."""
     for at in range(0, len(numbers), _ROWS_AT_A_TIME):
         here = slice(at, at + _ROWS_AT_A_TIME)
         table = rows.take(numbers[here], with_texts=False)

@@ -1,4 +1,4 @@
-"""The names of the files of an overlap run, relative to its output folder.
+"""The names of an overlap run's files, relative to its output folder.
 
 A run can resume from the files below WORK_FOLDER. All others are written at the end; a run that
 starts from scratch removes them.
@@ -33,7 +33,7 @@ CLEAN_FOLDER = "clean"
 RULES_FOLDER = "rules"
 WORK_FOLDER = "tmp/work"
 
-# By folder, the names of our files in it. Evaluation sets may have any name.
+# The names of our files, by folder. Evaluation sets may have any name.
 PATTERNS = {
     "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|rules|fields)\.jsonl"
     r"|overlap_(boilerplate|short_rows)\.jsonl"
@@ -52,11 +52,11 @@ PATTERNS = {
 
 
 def clean_list_names(datasets: list[str], lengths: tuple[int, ...]) -> list[str]:
-    """Returns the names of the lists of clean instances: of each set, and of each of several n."""
+    """Returns the names of the lists of clean instances, by set and, if there are several, by n."""
     by_length = [f"-n{n}" for n in lengths] if len(lengths) > 1 else []
     return [f"{dataset}{which}.jsonl" for dataset in datasets for which in ("", *by_length)]
 
 
 def rule_list_name(rule: str, dataset: str, verdict: str) -> str:
-    """Returns the name of the list of a set's rows that have a verdict by a rule."""
+    """Returns the name of the list of a set's rows with a verdict by a rule."""
     return f"{RULES_FOLDER}/{rule}/{dataset}.{verdict}.jsonl"

@@ -1,12 +1,12 @@
-"""Match files: what the documents of one work unit share with one index shard, in Parquet.
+"""Match files: the n-grams that a work unit's documents share with one index shard, in Parquet.
 
   (DocumentBatch, its SharedNgrams) → rows of SCHEMA, a summary of the scan as metadata; dead
                                       letters in a file beside it
 
-A row is an n-gram of a document, in the order of (document's row, n-gram), however many evaluation
-rows have it. A row group holds whole documents; the text of a document is written with its first
-n-gram only. The match files of a work unit have no n-gram in common: `read_blocks` reads them as
-one. All strings are UTF-8 as `surrogatepass` writes it.
+A row is an n-gram of a document, ordered by (document's row, n-gram), however many evaluation rows
+have it. A row group holds whole documents; a document's text is written with its first n-gram only.
+A work unit's match files have no n-gram in common, and `read_blocks` merges them. All strings are
+UTF-8 encoded with `surrogatepass`.
 """
 
 from collections import Counter
@@ -31,15 +31,15 @@ from beam_pipeline.storage.parquet import open_parquet, read_row_groups
 
 SCHEMA = pa.schema(
     [
-        ("row", pa.int64()),  # counted as the work unit counts
-        ("doc_id", pa.large_binary()),  # this and the text with the first n-gram of a document
+        ("row", pa.int64()),  # as numbered in the work unit
+        ("doc_id", pa.large_binary()),  # like the text, only with a document's first n-gram
         ("text", pa.large_binary()),
-        ("ngram", pa.int64()),  # its number in the index shard, see Postings
-        ("starts", pa.large_list(pa.uint32())),  # its places in the document in code points
+        ("ngram", pa.int64()),  # number in the index shard, see Postings
+        ("starts", pa.large_list(pa.uint32())),  # places in the document, in code points
         ("ends", pa.large_list(pa.uint32())),
     ]
 )
-FORMAT = "counted_chars"  # another one where match files become others
+FORMAT = "counted_chars"  # changes with the contents of match files
 _PLACES = ["starts", "ends"]
 _COUNTED = ["row", "ngram", "starts"]
 _LETTERS = "letters.parquet"
@@ -49,7 +49,7 @@ _BYTES_PER_NGRAM = 32
 
 
 class ScanSummary(NamedTuple):
-    """What one scan of a work unit read and found."""
+    """Totals of a scan of a work unit."""
 
     num_rows: int
     num_texts: int
@@ -57,7 +57,7 @@ class ScanSummary(NamedTuple):
     text_bytes: int
     num_matches: int
     letters: dict[str, int]  # dead letters by reason
-    num_ngrams: int = 0  # of the texts, that were compared
+    num_ngrams: int = 0  # of the texts, compared
     num_text_chars: int = 0
 
 
@@ -65,54 +65,50 @@ class ScannedUnit(NamedTuple):
     """A work unit that has been scanned with all index shards."""
 
     unit: WorkUnit
-    paths: tuple[str, ...]  # of the match file of each index shard
-    summary: ScanSummary  # with the matches of all match files
-    row_offset: int = 0  # added to the rows in the match files
+    paths: tuple[str, ...]  # match files, by index shard
+    summary: ScanSummary  # over all match files
+    row_offset: int = 0  # to add to rows in the match files
 
     @property
     def order(self) -> tuple[int, int]:
-        """The place of the work unit in the output."""
+        """The sort key of the work unit in the output."""
         return self.unit.file.number, self.unit.number
 
     @property
     def name(self) -> str:
-        """A name for files; unique in a job run."""
+        """A file name that is unique in a job run."""
         return f"{self.unit.file.number:06d}-{self.unit.number:06d}"
 
 
 class Block(NamedTuple):
-    """Whole documents of a work unit, and what they share with all index shards."""
+    """Whole documents of a work unit, and the n-grams that they share with all index shards."""
 
-    rows: np.ndarray  # int64 [d], of the documents, counted as the work unit counts
-    texts: pa.LargeBinaryArray | None  # d; None where only counts are read
+    rows: np.ndarray  # int64 [d], of the documents, as numbered in the work unit
+    texts: pa.LargeBinaryArray | None  # d; None if only counts are read
     ids: pa.LargeBinaryArray | None  # d
-    documents: np.ndarray  # int64 [s], the document of each shared n-gram, ascending
+    documents: np.ndarray  # int64 [s], index of each shared n-gram's document, ascending
     index_shards: np.ndarray  # int32 [s]
-    ngrams: np.ndarray  # int64 [s], of the index shard
-    bounds: np.ndarray  # int64 [s + 1], of its places in `starts` and `ends`
+    ngrams: np.ndarray  # int64 [s], numbers in the index shard
+    bounds: np.ndarray  # int64 [s + 1], of the places in `starts` and `ends`
     starts: np.ndarray  # uint32, in code points of the document
-    ends: np.ndarray | None = None  # uint32; None where only counts are read
+    ends: np.ndarray | None = None  # uint32; None if only counts are read
 
 
-Keep = Callable[[int, np.ndarray], np.ndarray]  # (index shard, n-grams) → which count, bool
+Keep = Callable[[int, np.ndarray], np.ndarray]  # (index shard, n-grams) → whether each counts
 
 
 # --- writing ------------------------------------------------------------------------------------
 
 
 def letters_path(path: str) -> str:
-    """Returns the path of the dead letters of a match file, which exists if there are any."""
+    """Returns the path of a match file's dead letters, a file that exists only if there are any."""
     return f"{path}.{_LETTERS}"
 
 
 def write_match_file(
     path: str, temp_folder: str, scanned: Iterable[tuple[DocumentBatch, SharedNgrams]]
 ) -> ScanSummary:
-    """Writes what a scan found, some MiB at a time; the match file appears last, complete.
-
-    Args:
-      scanned: batches of one work unit, and what their documents share.
-    """
+    """Writes the results of a scan, a few MiB at a time; the match file appears last, complete."""
     totals = Counter(dict.fromkeys(set(ScanSummary._fields) - {"letters"}, 0))
     letters: Counter[str] = Counter()
     options = {"use_dictionary": False, "write_statistics": False}
@@ -132,7 +128,7 @@ def _tables(
     letters: Counter[str],
     files: LazyFiles,
 ) -> Iterator[pa.Table]:
-    """Yields the rows of each batch; counts, and writes the dead letters."""
+    """Yields the rows of each batch, while counting and writing the dead letters."""
     for batch, shared in scanned:
         if batch.letters:
             writer = files.get(_LETTERS, parquet_writer, schema=dead_letters.SCHEMA)
@@ -168,8 +164,8 @@ def _table(batch: DocumentBatch, shared: SharedNgrams) -> pa.Table:
 
 
 def _sparse(values: Sequence[bytes | None], places: np.ndarray, size: int) -> pa.LargeBinaryArray:
-    """Returns an array with values at ascending places, null at others."""
-    # `take` would reserve as much for each null as for a value.
+    """Returns an array with values at ascending places, otherwise null."""
+    # `take` would allocate as much for a null as for a value.
     is_valid, bounds = np.zeros(size, bool), np.zeros(size + 1, np.int64)
     for place, value in zip(places.tolist(), values, strict=True):
         is_valid[place], bounds[place + 1] = value is not None, len(value or b"")
@@ -180,7 +176,7 @@ def _sparse(values: Sequence[bytes | None], places: np.ndarray, size: int) -> pa
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yields several tables as one, while they are small."""
+    """Concatenates small tables."""
     group: list[pa.Table] = []
     num_bytes = 0
     for table in tables:
@@ -201,11 +197,7 @@ def _explained(path: str) -> AbstractContextManager[None]:
 
 
 def read_summary(path: str) -> ScanSummary:
-    """Returns the summary of the scan that wrote a match file.
-
-    Raises:
-      ProbelineError: the file is not a match file.
-    """
+    """Returns the summary of the scan that wrote a match file."""
     with _explained(path), open_parquet(path) as file:
         text = (file.metadata.metadata or {}).get(_SUMMARY_KEY.encode())
     if text is None:
@@ -214,7 +206,7 @@ def read_summary(path: str) -> ScanSummary:
 
 
 def count_ngrams(paths: Sequence[str]) -> int:
-    """Returns how many n-grams the documents of match files have."""
+    """Returns the total number of n-grams of documents in match files."""
     count = 0
     for path in paths:
         with _explained(path), open_parquet(path) as file:
@@ -225,16 +217,12 @@ def count_ngrams(paths: Sequence[str]) -> int:
 def read_blocks(
     paths: Sequence[str], keep: Keep | None = None, with_texts: bool = True
 ) -> Iterator[Block]:
-    """Yields what the match files of a work unit hold, some whole documents at a time.
+    """Yields the contents of a work unit's match files, several whole documents at a time.
 
-    A block is a row group. The row groups of several match files are cut at one row:
+    A block is a row group. The row groups of several match files are cut at the same row:
 
       file 1  [0 0 2 5] [6 9]         → [0 0 2 5 | 0 1 5]  [6 | 6 8]  [9 | 9]
       file 2  [0 1 5 6 8] [9]
-
-    Args:
-      keep: returns which n-grams count.
-      with_texts: whether texts and ids are read.
     """
     sources = [_read_tables(path, None if with_texts else _COUNTED) for path in paths]
     heads = [next(source, None) for source in sources]
@@ -261,7 +249,7 @@ def _rows(table: pa.Table) -> np.ndarray:
 
 
 def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts: bool) -> Block:
-    """Joins the tables of index shards, given with their numbers, ordered by document."""
+    """Joins the tables of numbered index shards, ordered by document."""
     table = pa.concat_tables([table for _, table in tables]).combine_chunks()
     numbers = np.array([at for at, _ in tables], np.int32)
     shards = np.repeat(numbers, [len(table) for _, table in tables])
@@ -272,7 +260,7 @@ def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts
             is_kept[shards == at] = keep(at, ngrams[shards == at])
     of_ngrams, names = all_rows, [name for name in _PLACES if name in table.column_names]
     lists = [table.column(name).combine_chunks() for name in names]
-    if len(tables) > 1 or not is_kept.all():  # a document may have millions of n-grams
+    if len(tables) > 1 or not is_kept.all():  # skipped if possible: documents may be huge
         order = np.flatnonzero(is_kept)
         order = order[np.argsort(all_rows[order], kind="stable")]
         of_ngrams, shards, ngrams = (each[order] for each in (all_rows, shards, ngrams))

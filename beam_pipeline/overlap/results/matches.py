@@ -1,10 +1,10 @@
-"""From shared n-grams to matches: one of each n-gram of a document and evaluation row that has it.
+"""Expands shared n-grams to matches: an n-gram of a document and an evaluation row that has it.
 
-  Block → Matches, some at a time, in the order of (document, evaluation row, n, first place)
+  Block → Matches in pieces, in the order of (document, evaluation row, n, first place)
 
-A template that thousands of evaluation rows have, or that a document repeats thousands of times,
-makes millions of matches and places of a small block: both are counted where a block is cut, and
-the matches of one document are cut between evaluation rows.
+A template in thousands of evaluation rows, or repeated thousands of times in a document, makes
+millions of matches and places of a small block. So blocks are cut by the number of both, and the
+matches of one document are cut between evaluation rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,28 +18,28 @@ from beam_pipeline.overlap.ngrams.postings import Located, Postings
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of
 from beam_pipeline.overlap.results.match_files import Block, Keep, read_blocks
 
-_PLACES_AT_A_TIME = 1 << 18  # on both sides, each match with all its places
-_TOKENS_PER_PLACE = 8  # of an n-gram's text, in memory
+_PLACES_AT_A_TIME = 1 << 18  # on both sides, for each match
+_TOKENS_PER_PLACE = 8  # tokens of n-gram text that take the memory of a place
 _WORD_BITS = 64
-_MAX_RANGE_PER_VALUE = 8  # of the range of values that are looked up in a table
+_MAX_RANGE_PER_VALUE = 8  # for a lookup table over the range of values
 
 
 class Matches(NamedTuple):
-    """Some matches of a block; those of a document and an evaluation row are all in one of these.
+    """Some matches of a block, with all those of any document and evaluation row in it.
 
     Sorted by document, evaluation row, n, the places there and n-gram.
     """
 
-    shared: np.ndarray  # int64 [m], the n-gram among those of the block
-    documents: np.ndarray  # int64 [m], of the block
+    shared: np.ndarray  # int64 [m], index of the n-gram in the block
+    documents: np.ndarray  # int64 [m], index in the block
     rows: np.ndarray  # int64 [m], evaluation rows
     lengths: np.ndarray  # int64 [m], n
     bounds: np.ndarray  # int64 [m + 1], of the places in `tokens`
-    tokens: np.ndarray  # int64, first tokens of the places, counted in the evaluation row
+    tokens: np.ndarray  # int64, first tokens of the places, as indices in the evaluation row
 
 
 class Places(NamedTuple):
-    """The places of n-grams in a text: [start, end) in code points, a list for each n-gram."""
+    """The places of n-grams in a text: [start, end) in code points, one list per n-gram."""
 
     bounds: np.ndarray  # int64 [m + 1]
     starts: np.ndarray  # uint32
@@ -52,8 +52,8 @@ class BlockMatches(NamedTuple):
     block: Block
     matches: Matches
     texts: TokenTexts  # the tokens of all evaluation rows
-    shared: np.ndarray  # int64 [u], the distinct n-grams of the matches, among those of the block
-    of_match: np.ndarray  # int64 [m], which of the u n-grams each match has
+    shared: np.ndarray  # int64 [u], distinct n-grams of the matches, as indices in the block
+    of_match: np.ndarray  # int64 [m], index of each match's n-gram in `shared`
 
     def eval_places(self) -> Places:
         """Returns the places of the m matches in evaluation rows."""
@@ -70,20 +70,20 @@ class BlockMatches(NamedTuple):
         return Places(*take_lists(self.shared, block.bounds, block.starts, block.ends))
 
     def lengths(self) -> np.ndarray:
-        """Returns n of the u n-grams."""
+        """Returns the n of the u n-grams."""
         lengths = np.empty(len(self.shared), np.int64)
         lengths[self.of_match] = self.matches.lengths
         return lengths
 
     def ngrams(self) -> pa.LargeBinaryArray:
-        """Returns the u n-grams as UTF-8, from evaluation rows: they are the same in documents."""
+        """Returns the u n-grams as UTF-8, taken from evaluation rows."""
         found = self.matches
         first = np.empty(len(self.shared), np.int64)
         first[self.of_match] = self.texts.firsts[found.rows] + found.tokens[found.bounds[:-1]]
         return ngrams_of(self.texts, first, self.lengths())
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the documents, evaluation rows and n of matches in order, each once."""
+        """Returns the distinct (document, evaluation row, n) of matches in order, as columns."""
         columns = self.matches.documents, self.matches.rows, self.matches.lengths
         firsts = first_of_each(columns)
         documents, rows, lengths = (column[firsts] for column in columns)
@@ -94,7 +94,7 @@ class BlockMatches(NamedTuple):
         return first_of_each((self.matches.documents, self.matches.rows))
 
     def is_in_first(self, most: int | None) -> np.ndarray:
-        """Returns which matches are among the first of their document and evaluation row."""
+        """Returns whether each match is among the first `most` of its document and row."""
         if most is None:
             return np.ones(len(self.matches.rows), bool)
         starts = self.pair_starts()
@@ -108,10 +108,9 @@ def read_matches(
     keep: Keep | None = None,
     only_counts: bool = False,
 ) -> Iterator[BlockMatches]:
-    """Yields all matches in the match files of a work unit in order, in bounded memory.
+    """Yields all matches in a work unit's match files, in bounded memory.
 
-    Args:
-      only_counts: without texts and without the order of `Matches`.
+    With `only_counts`, omits texts and the order of `Matches`.
     """
     for block in read_blocks(paths, keep, not only_counts):
         for matches in expand_block(block, postings, not only_counts):
@@ -123,14 +122,14 @@ def read_matches(
 
 
 class _OfShard(NamedTuple):
-    """The shared n-grams of a block that are of one index shard."""
+    """A block's shared n-grams in one index shard."""
 
     postings: Postings
-    which: np.ndarray  # int64 [s], among those of the block, ascending
-    located: Located  # the s n-grams
+    which: np.ndarray  # int64 [s], indices in the block, ascending
+    located: Located  # [s]
 
     def some(self, here: slice) -> "_OfShard":
-        """Returns those in a range of the n-grams of the block."""
+        """Returns those in a range of the block's n-grams."""
         ends = slice(*np.searchsorted(self.which, (here.start, here.stop)))
         return _OfShard(self.postings, self.which[ends], self.located.some(ends))
 
@@ -145,12 +144,7 @@ def _by_shard(block: Block, postings: Sequence[Postings]) -> Iterator[_OfShard]:
 def expand_block(
     block: Block, postings: Sequence[Postings], in_order: bool = True
 ) -> Iterator[Matches]:
-    """Yields all matches of a block in bounded memory.
-
-    Args:
-      postings: of each index shard.
-      in_order: whether the matches of each piece are sorted.
-    """
+    """Yields all matches of a block in bounded memory, given the postings of each index shard."""
     shards = list(_by_shard(block, postings))
     lengths, weights = (np.empty(len(block.ngrams), np.int64) for _ in range(2))
     for found in shards:
@@ -178,7 +172,7 @@ def expand_block(
 
 
 def cut_by_weight(weights: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges of things that weigh no more than a limit together, or of one thing.
+    """Yields ranges of items that together weigh at most `limit`, or of one heavier item.
 
     >>> list(cut_by_weight(np.array([1, 2, 9, 1, 1]), 3))
     [(0, 2), (2, 3), (3, 5)]
@@ -226,7 +220,7 @@ def _sorted(found: Matches, texts: TokenTexts) -> Matches:
 
 
 def _settle_ties(order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: TokenTexts) -> None:
-    """Orders matches that begin at one place, as tokens of a custom tokenizer may."""
+    """Orders matches that begin at the same place, possible with a custom tokenizer."""
 
     def key(match: int) -> tuple[list[tuple[int, int]], bytes]:
         places = found.tokens[found.bounds[match] : found.bounds[match + 1]]
@@ -243,11 +237,7 @@ def _settle_ties(order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: 
 def take_lists(
     which: np.ndarray, bounds: np.ndarray, *columns: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Returns the bounds and values of some lists, each values[bounds[i]:bounds[i + 1]].
-
-    Args:
-      columns: values of lists with the same bounds.
-    """
+    """Returns the bounds of some lists, and their values in each column that has such bounds."""
     taken = np.append(0, np.cumsum(bounds[which + 1] - bounds[which]))
     return taken, *(_copy_lists(which, bounds, values, taken) for values in columns)
 
@@ -267,7 +257,7 @@ def _copy_lists(which, bounds, values, taken):
 
 
 def first_of_each(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the places in sorted keys at which a key differs from the one before."""
+    """Returns the indices in sorted keys at which a key differs from the previous one."""
     differs = np.zeros(len(keys[0]), bool)
     differs[:1] = True
     for key in keys:
@@ -276,7 +266,7 @@ def first_of_each(keys: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def order_of(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the order of records by keys of integers >= 0, the first key first.
+    """Returns the order of records by keys of non-negative integers, most significant first.
 
     >>> order_of([np.array([1, 0, 1]), np.array([2, 9, 1])]).tolist()
     [1, 2, 0]
@@ -291,7 +281,7 @@ def order_of(keys: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `np.unique` with `return_inverse` returns of integers.
+    """Returns `np.unique(values, return_inverse=True)` for integers.
 
     >>> [each.tolist() for each in distinct(np.array([7, 5, 7]))]
     [[5, 7], [1, 0, 1]]

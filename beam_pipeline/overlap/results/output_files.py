@@ -1,8 +1,8 @@
-"""The formats of the files of an overlap run: JSON lines, gzip and Parquet.
+"""The file formats of an overlap run: JSON lines, gzip and Parquet.
 
-JSON lines come from records, or for many lines at once from columns of pieces that Arrow joins;
-both give the same bytes. Workers compress gzip members, and the last step only joins them. zlib
-gives the same bytes on any processor; ISA-L, ten times as fast, depends on the processor.
+JSON lines are made from single records or, for many lines, from columns of pieces that Arrow joins;
+the bytes are the same. Workers compress gzip members, which the last step only joins. zlib gives
+the same bytes on any processor; ISA-L is ten times as fast, but depends on the processor.
 """
 
 import json
@@ -21,7 +21,7 @@ from beam_pipeline.documents.batch import array_buffers, decode
 from beam_pipeline.storage.files import atomic_write, open_file
 
 _BLOCK_BYTES = 1 << 20
-_GZIP_FORMAT = 31  # zlib's wbits for a gzip header, without a name or a time
+_GZIP_FORMAT = 31  # zlib's wbits for a gzip header, without name and time
 _LEVEL = 3
 EMPTY_MEMBER = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT).flush()
 
@@ -35,10 +35,10 @@ def json_line(record: Any) -> bytes:
 
 
 def json_value(value: Any) -> bytes:
-    """Returns a value as JSON; lone surrogates, which UTF-8 cannot hold, as escapes."""
+    """Returns a value as JSON, with lone surrogates, which UTF-8 cannot hold, escaped."""
     try:
         return orjson.dumps(value)
-    except TypeError:  # what orjson raises for a lone surrogate
+    except TypeError:  # a lone surrogate
         return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -53,12 +53,12 @@ def parse_lines(lines: Iterable[bytes]) -> Iterator[Any]:
     for line in lines:
         try:
             yield orjson.loads(line)
-        except orjson.JSONDecodeError:  # a lone surrogate, which orjson refuses
+        except orjson.JSONDecodeError:  # a lone surrogate, which orjson rejects
             yield json.loads(line)
 
 
 def write_lines(path: str, temp_folder: str, records: Iterable[Any]) -> None:
-    """Writes records as a file of JSON lines."""
+    """Writes records as JSON lines."""
     with atomic_write(path, temp_folder) as stream:
         for record in records:
             stream.write(json_line(record))
@@ -68,12 +68,12 @@ def write_lines(path: str, temp_folder: str, records: Iterable[Any]) -> None:
 
 
 def piece(data: bytes) -> pa.LargeBinaryScalar:
-    """Returns a piece that is the same in each line."""
+    """Returns a piece that all lines share."""
     return pa.scalar(data, pa.large_binary())
 
 
 def join_pieces(columns: Sequence[Any]) -> pa.LargeBinaryArray:
-    """Returns the pieces of some columns, concatenated by row."""
+    """Concatenates the pieces of some columns by row."""
     return pc.binary_join_element_wise(*columns, piece(b""))  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -85,18 +85,18 @@ def json_lists(bounds: np.ndarray, pieces: pa.LargeBinaryArray) -> pa.LargeBinar
 
 
 def record_pieces(fields: Mapping[str, Any]) -> list[Any]:
-    """Returns the pieces of objects of these fields, without the closing bracket."""
+    """Returns the pieces of objects with these fields, without the closing bracket."""
     named = ((piece(b',"' + name.encode() + b'":'), value) for name, value in fields.items())
     pieces = [each for pair in named for each in pair]
     return [piece(b"{" + pieces[0].as_py()[1:]), *pieces[1:]]
 
 
 def record_lines(fields: Mapping[str, Any]) -> memoryview:
-    """Returns lines of objects of these fields, each with the bytes of `json_line`."""
+    """Returns lines of objects with these fields, in the bytes of `json_line`."""
     lines = join_pieces([*record_pieces(fields), piece(b"}\n")])
     odd = pc.match_substring(lines, b"\\ud")  # pyright: ignore[reportAttributeAccessIssue]
     if pc.any(odd).as_py():  # pyright: ignore[reportAttributeAccessIssue]
-        # With a lone surrogate, everything that is not ASCII is an escape.
+        # With a lone surrogate, `json_line` escapes everything that is not ASCII.
         texts = (line.as_py() for line in lines)
         fixed = [json_line(json.loads(text)) if b"\\ud" in text else text for text in texts]
         lines = pa.array(fixed, pa.large_binary())
@@ -109,12 +109,12 @@ def data_of(pieces: pa.LargeBinaryArray) -> memoryview:
 
 
 def sizes_of(pieces: pa.LargeBinaryArray) -> np.ndarray:
-    """Returns the number of bytes of each piece, int64."""
+    """Returns the size of each piece in bytes, int64."""
     return np.diff(array_buffers(pieces)[1])
 
 
 def json_strings(strings: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Returns strings, in UTF-8 as `encode` returns it, as JSON."""
+    """Returns strings, as UTF-8 of `encode`, as JSON."""
     try:
         strings.cast(pa.large_string())
     except pa.ArrowInvalid:  # lone surrogates
@@ -122,7 +122,7 @@ def json_strings(strings: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
         return pa.array(values, pa.large_binary())
     utf8, _ = array_buffers(strings)
     is_escaped = (utf8 < ord(" ")) | (utf8 == ord('"')) | (utf8 == ord("\\"))
-    for byte in np.unique(utf8[is_escaped])[::-1].tolist():  # the backslash before all others
+    for byte in np.unique(utf8[is_escaped])[::-1].tolist():  # backslashes first
         escape = json_value(chr(byte))[1:-1]
         strings = pc.replace_substring(strings, bytes([byte]), escape)  # pyright: ignore[reportAttributeAccessIssue]
     return join_pieces([piece(b'"'), strings, piece(b'"')])
@@ -134,7 +134,7 @@ def json_numbers(values: np.ndarray) -> pa.LargeBinaryArray:
 
 
 def json_floats(values: np.ndarray) -> pa.LargeBinaryArray:
-    """Returns at least one float64 as JSON."""
+    """Returns float64 values, at least one, as JSON."""
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode()
     split = pc.split_pattern(pa.array([text], pa.large_string()), ",")  # pyright: ignore[reportAttributeAccessIssue]
     return split.flatten().cast(pa.large_binary())
@@ -167,7 +167,7 @@ def json_fields(rows: pa.Table | pa.RecordBatch, *names: str) -> dict[str, pa.La
 
 
 class GzipMember:
-    """Compresses what is written to it as one gzip member, without a time stamp."""
+    """Compresses written data as one gzip member, without a time stamp."""
 
     def __init__(self, stream: BinaryIO, level: int = _LEVEL):
         self._stream = stream
@@ -196,7 +196,7 @@ class GzipMember:
 
 
 class LazyFiles(ExitStack):
-    """Files that are created on first use and complete when the block ends without an error."""
+    """Files that are created on first use, and complete if the block ends without an error."""
 
     def __init__(self, prefix: str, temp_folder: str):
         super().__init__()
@@ -207,14 +207,14 @@ class LazyFiles(ExitStack):
     def get(
         self, name: str, wrap: Callable[..., AbstractContextManager] = nullcontext, **options: Any
     ) -> Any:
-        """Returns the file `prefix`.`name`, or what `wrap` makes of its stream."""
+        """Returns the file `prefix`.`name`, or its stream wrapped by `wrap`."""
         if name not in self._open:
             stream = self.enter_context(atomic_write(f"{self._prefix}.{name}", self._temp_folder))
             self._open[name] = self.enter_context(wrap(stream, **options))
         return self._open[name]
 
     def path(self, name: str) -> str | None:
-        """Returns the path of a file, None if it was not created."""
+        """Returns the path of a file, or None if it was not created."""
         return f"{self._prefix}.{name}" if name in self._open else None
 
 
@@ -222,12 +222,12 @@ class LazyFiles(ExitStack):
 
 
 def escape_surrogates(text: str) -> str:
-    """Returns a text as Parquet takes it: lone surrogates as escapes, `\\ud800`."""
+    """Returns a text for Parquet, with lone surrogates escaped, `\\ud800`."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def strings_of(values: pa.LargeBinaryArray) -> pa.StringArray:
-    """Returns UTF-8 as Parquet takes it, lone surrogates as escapes."""
+    """Returns UTF-8 as strings for Parquet, with lone surrogates escaped."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -238,18 +238,18 @@ def strings_of(values: pa.LargeBinaryArray) -> pa.StringArray:
 
 
 def parquet_writer(stream: BinaryIO, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
-    """Returns the writer of a Parquet file, compressed with Zstandard."""
+    """Returns a Parquet writer with Zstandard compression."""
     return pq.ParquetWriter(stream, schema, compression="zstd", **options)
 
 
 def arrow_writer(stream: BinaryIO, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
-    """Returns the writer of an Arrow stream, for what is read once more; see `read_tables`."""
+    """Returns the writer of an Arrow stream for a single read; see `read_tables`."""
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     return pa.ipc.new_stream(stream, schema, options=options)
 
 
 def read_tables(path: str) -> Iterator[pa.Table]:
-    """Yields the tables of a local file of `arrow_writer`, or of several joined byte by byte."""
+    """Yields the tables of a local file of `arrow_writer`, or of several concatenated."""
     with pa.OSFile(path) as source:
         while source.tell() < source.size():
             for batch in pa.ipc.open_stream(source):
@@ -257,6 +257,6 @@ def read_tables(path: str) -> Iterator[pa.Table]:
 
 
 def make_table(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
-    """Returns rows, whose values are in the order of the schema, as a table."""
+    """Returns rows, with values in the order of the schema, as a table."""
     columns = dict(zip(schema.names, zip(*rows, strict=True), strict=True))
     return pa.Table.from_pydict(columns, schema=schema)

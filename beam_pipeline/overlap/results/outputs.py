@@ -1,11 +1,11 @@
-"""The end of an overlap run: files of work units and buckets become the files of the output.
+"""The end of an overlap run: files of work units and buckets become the output's files.
 
-  (group, [ExpandedUnit]) → FileGroup: of consecutive training files, joined by many workers
-  FileGroups, ExpandedUnits, BucketFiles → all files of the output but `.SUCCESS`, by one process
+  (group, [ExpandedUnit]) → FileGroup: joined files of consecutive training files, by many workers
+  FileGroups, ExpandedUnits, BucketFiles → all output files but `.SUCCESS`, by one process
 
-So the last step opens a few files for each group, not for each work unit. It joins gzip members (on
-`gs://` the server does), streams the tables, and makes stats and clean lists from which evaluation
-rows were hit. Its memory grows with the evaluation rows and the work units, not with the matches.
+So the last step opens a few files per group, not per work unit. It joins gzip members (on `gs://`
+the server does), streams the tables, and makes stats and clean lists from the evaluation rows that
+were hit. Its memory grows with evaluation rows and work units, not with matches.
 """
 
 import heapq
@@ -61,12 +61,12 @@ _Chunks = Iterable[bytes | memoryview]
 
 
 class FileGroup(NamedTuple):
-    """The files of a group, None where there is nothing to write."""
+    """The files of a group; a path is None if its file would be empty."""
 
     number: int
-    hits_path: str | None  # FILE_HITS, sorted: the evaluation rows hit by each training file
+    hits_path: str | None  # FILE_HITS, sorted: evaluation rows hit by each training file
     matches_path: str | None  # for `read_tables`
-    letters_path: str | None  # of the training files
+    letters_path: str | None  # dead letters of the training files
     documents_path: str | None
 
 
@@ -108,7 +108,7 @@ def join_units(
 
 
 def _hits(file_number: int, paths: Iterable[str]) -> np.ndarray:
-    """Returns the FILE_HITS of a training file, each once, from the PAIRS of its work units."""
+    """Returns the distinct FILE_HITS of a training file, from the PAIRS of its work units."""
     found = np.empty(0, PAIRS)
     for path in paths:
         found = np.unique(np.append(found, np.fromfile(path, PAIRS)))
@@ -121,18 +121,18 @@ def _hits(file_number: int, paths: Iterable[str]) -> np.ndarray:
 
 
 class Results(NamedTuple):
-    """What workers have written, in the order of the output, and what options ask for."""
+    """The files that workers wrote, in the order of the output, and options for the rest."""
 
-    units: Sequence[ExpandedUnit]  # by path of the training file, then by row
-    groups: Sequence[FileGroup]  # the same, joined
-    buckets: Sequence[BucketFiles]  # by number of the evaluation row
-    lengths: Sequence[int]  # the configured n, ascending, each once
+    units: Sequence[ExpandedUnit]  # by training path, then row
+    groups: Sequence[FileGroup]  # the joined files of `units`
+    buckets: Sequence[BucketFiles]  # by evaluation row number
+    lengths: Sequence[int]  # the distinct configured n, ascending
     details: DetailsOptions = DetailsOptions()
     rules: Sequence[Rule] = ()
-    fields: Sequence[str] = ()  # of evaluation rows, if each is looked up by itself
-    boilerplate_paths: Sequence[str] | None = None  # of write_boilerplate_lines; None: all count
-    short_rows: np.ndarray | None = None  # evaluation rows that are too short, and their tokens
-    letters_paths: Sequence[str] = ()  # of the evaluation sets
+    fields: Sequence[str] = ()  # of evaluation rows, if looked up separately
+    boilerplate_paths: Sequence[str] | None = None  # None if every n-gram counts
+    short_rows: np.ndarray | None = None  # too short evaluation rows, and their token counts
+    letters_paths: Sequence[str] = ()  # dead letters of the evaluation sets
 
     @property
     def hits(self) -> np.ndarray:
@@ -144,7 +144,7 @@ class Results(NamedTuple):
 def write_outputs(
     output_path: str, temp_folder: str, rows: EvaluationRows, results: Results
 ) -> list[str]:
-    """Writes the files of the output that come from match files; returns their names in it."""
+    """Writes the output files made from match files; returns their names."""
     lines, joined = _line_files(rows, results), _joined_files(results)
     if results.details.has_caps:
         by_file = unique_path(temp_folder, "left-out-by-file")
@@ -171,7 +171,7 @@ def _write_chunks(path: str, temp_folder: str, chunks: _Chunks) -> None:
 
 
 def _line_files(rows: EvaluationRows, results: Results) -> dict[str, _Chunks]:
-    """Returns the contents of the files of JSON lines that are written here, by name."""
+    """Returns the contents of the JSON lines files written here, by name."""
     instances, hits, lengths = Instances(rows), results.hits, results.lengths
     lines: dict[str, _Chunks] = {
         layout.STATS: instances.stats_lines(hits, lengths),
@@ -200,7 +200,7 @@ def _line_files(rows: EvaluationRows, results: Results) -> dict[str, _Chunks]:
 
 
 def _joined_files(results: Results) -> dict[str, list[str | None]]:
-    """Returns the parts of the files that workers have written, by name."""
+    """Returns the parts of the files that workers wrote, by name."""
     units, buckets = results.units, results.buckets
     joined: dict[str, list[str | None]] = {
         layout.DETAILS: [unit.details_path for unit in units],
@@ -219,7 +219,7 @@ def _joined_files(results: Results) -> dict[str, list[str | None]]:
 
 
 def _path_lines(instances: Instances, results: Results) -> Iterator[memoryview]:
-    """Yields a line for each training file, evaluation set and n that has a hit."""
+    """Yields a line for each training file, evaluation set and n with a hit."""
     train_paths = {unit.scanned.order[0]: unit.scanned.unit.path for unit in results.units}
     paths = (group.hits_path for group in results.groups if group.hits_path is not None)
     for path in local_copies(paths):
@@ -227,21 +227,21 @@ def _path_lines(instances: Instances, results: Results) -> Iterator[memoryview]:
 
 
 def _boilerplate_lines(paths: Sequence[str]) -> Iterator[bytes]:
-    """Yields the lines of sorted files in their order."""
+    """Merges the lines of sorted files."""
     key = itemgetter("n", "ngram")
     contents = [Path(path).read_bytes().splitlines() for path in local_copies(paths)]
     return map(json_line, heapq.merge(*map(parse_lines, contents), key=key))
 
 
 def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]:
-    """Yields how many details --max_details left out, by training file."""
+    """Yields the number of details that --max_details omitted, by training file."""
     for train_path, of_path in groupby(units, key=lambda unit: unit.scanned.unit.path):
         if count := sum(unit.num_left_out for unit in of_path):
             yield {"train_path": train_path, "num_left_out": count}
 
 
 def _write_tables(output_path: str, temp_folder: str, results: Results) -> list[str]:
-    """Writes the tables of all groups as one each; returns their names in the output."""
+    """Writes the tables of all groups, joined; returns their names in the output."""
     groups, names = results.groups, [layout.MATCHES, layout.DOCUMENTS]
     matches, documents, letters = (
         [getattr(group, f"{name}_path") for group in groups]
@@ -270,10 +270,10 @@ def _write_tables(output_path: str, temp_folder: str, results: Results) -> list[
 def _join_tables(
     path: str, temp_folder: str, schema: pa.Schema, tables: Iterable[pa.Table]
 ) -> None:
-    """Writes tables as one Parquet file; row groups do not depend on how the input was cut.
+    """Writes tables as one Parquet file, with row groups independent of how the input was cut.
 
-    A row group ends where it has _ROWS_PER_GROUP rows, or their lists _VALUES_PER_GROUP values. The
-    lists, of which one row may have millions of values, are written without a dictionary of them.
+    A row group ends at _ROWS_PER_GROUP rows or _VALUES_PER_GROUP list values. Lists, of which one
+    row may have millions of values, are written without dictionary encoding.
     """
     lists = [field.name for field in schema if pa.types.is_list(field.type)]
     others = [name for name in schema.names if name not in lists]

@@ -1,11 +1,11 @@
-"""What an evaluation row shares with the whole training data: its n-grams, and what they cover.
+"""An evaluation row's overlap with all training data: its shared n-grams and their coverage.
 
   Counts of a bucket of rows, and the rows' tokens
   → RowLists: one place of each n-gram → RowLists: all its places in the row
   → lines of overlap_ngrams and overlap_coverage, and HITS for stats and clean lists
 
-Lines are made in columns, some rows at a time. Counts identify an n-gram by its first place in the
-row. Its other places have the same hash and are compared as text.
+Lines are made in columns, for several rows at a time. Counts identify an n-gram by its first place
+in the row. Its other places have the same hash and are compared as text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ from beam_pipeline.overlap.results.output_files import (
 )
 from beam_pipeline.storage.files import atomic_write
 
-# An evaluation row that has an n-gram of that length in common with the training data.
+# An evaluation row that shares an n-gram of that length with the training data.
 HITS = np.dtype(
     [
         ("number", "<u4"),
@@ -60,23 +60,23 @@ _START, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # of F
 
 
 class RowLists(NamedTuple):
-    """Tokens at which n-grams of evaluation rows begin: a list for each row and n, ascending."""
+    """First tokens of n-grams in evaluation rows: an ascending list for each row and n."""
 
     numbers: np.ndarray  # int64 [g], evaluation rows
     lengths: np.ndarray  # int64 [g], n
-    bounds: np.ndarray  # int64 [g + 1], of each list in `tokens`
-    tokens: np.ndarray  # int64, counted in the row
+    bounds: np.ndarray  # int64 [g + 1], of the lists in `tokens`
+    tokens: np.ndarray  # int64, index in the row
 
     @classmethod
     def of(cls, keys: np.ndarray) -> "RowLists":
-        """Returns the lists of sorted NGRAM_KEYS, or of records that have their fields."""
+        """Returns the lists of sorted NGRAM_KEYS, or of records with their fields."""
         lists = _lists_of(keys)
         firsts = np.flatnonzero(np.append(True, lists[1:] != lists[:-1])[: len(keys)])
         numbers, lengths = (keys[name][firsts].astype(np.int64) for name in ("number", "n"))
         return cls(numbers, lengths, np.append(firsts, len(keys)), keys["token"].astype(np.int64))
 
     def of_same(self, keys: np.ndarray) -> "RowLists":
-        """Returns lists for the same rows and n of other sorted records."""
+        """Returns the lists of other sorted records for the same rows and n."""
         lists = self.numbers.astype(np.uint64) << _HALF | self.lengths.astype(np.uint64)
         found = _lists_of(keys)
         is_there = np.isin(found, lists)
@@ -85,7 +85,7 @@ class RowLists(NamedTuple):
         return self._replace(bounds=np.append(bounds, len(tokens)), tokens=tokens)
 
     def pieces(self, texts: TokenTexts) -> Iterator["RowLists"]:
-        """Yields all lists, some at a time."""
+        """Yields all lists, several at a time."""
         weights = self.num_tokens(texts) + np.diff(self.bounds) * self.lengths // 8
         for start, stop in cut_by_weight(weights, _TOKENS_AT_A_TIME):
             bounds = self.bounds[start : stop + 1]
@@ -95,7 +95,7 @@ class RowLists(NamedTuple):
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many tokens each list has, int64 [g]."""
+        """The number of tokens in each list, int64 [g]."""
         return np.diff(self.bounds)
 
     @property
@@ -104,7 +104,7 @@ class RowLists(NamedTuple):
         return np.repeat(np.arange(len(self.numbers)), self.sizes)
 
     def num_tokens(self, texts: TokenTexts) -> np.ndarray:
-        """Returns how many tokens each row has, int64 [g]."""
+        """Returns the number of tokens in each row, int64 [g]."""
         return texts.firsts[self.numbers + 1] - texts.firsts[self.numbers]
 
     def all_places(self, texts: TokenTexts) -> "RowLists":
@@ -114,7 +114,7 @@ class RowLists(NamedTuple):
         return self._replace(bounds=bounds, tokens=tokens)
 
     def cover(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns how many tokens of each row the n-grams cover, and the longest run of these."""
+        """Returns the number of covered tokens of each row, and its longest covered run."""
         of_tokens = self.of_tokens
         begins = np.ones(len(of_tokens), bool)
         begins[1:] = np.diff(self.tokens) > self.lengths[of_tokens[1:]]
@@ -129,13 +129,13 @@ class RowLists(NamedTuple):
 
 
 def _lists_of(keys: np.ndarray) -> np.ndarray:
-    """Returns a number for each row and n, uint64, in their order."""
+    """Returns an identifier of each row and n, uint64, in their order."""
     return keys["number"].astype(np.uint64) << _HALF | keys["n"].astype(np.uint64)
 
 
 @kernel
 def _all_places(texts, rows, lengths, bounds, tokens, powers, room):
-    """Returns the bounds of all places of each list, and the places."""
+    """Returns the bounds of each list of all places, and the places."""
     max_tokens = max_keys = 0
     for at in range(rows.size):
         max_tokens = max(max_tokens, texts.firsts[rows[at] + 1] - texts.firsts[rows[at]])
@@ -181,7 +181,7 @@ def _all_places(texts, rows, lengths, bounds, tokens, powers, room):
 
 
 class BucketFiles(NamedTuple):
-    """What was written of a bucket of evaluation rows."""
+    """The files and HITS of a bucket of evaluation rows."""
 
     ngrams_path: str  # a gzip member
     coverage_path: str
@@ -190,7 +190,7 @@ class BucketFiles(NamedTuple):
 
 
 def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:
-    """Returns ranges [start, end) in order, those at most `max_gap` apart as one.
+    """Returns ranges [start, end) in order, merging those at most `max_gap` apart.
 
     >>> merge_spans([(4, 9), (0, 2), (2, 3)])
     [(0, 3), (4, 9)]
@@ -214,12 +214,7 @@ def write_bucket(
 ) -> BucketFiles:
     """Writes the lines of a bucket to `prefix`.ngrams.gz and `prefix`.coverage.jsonl.
 
-    Args:
-      texts: the tokens of all evaluation rows.
-      boilerplate: NGRAM_KEYS of the bucket that are not counted, sorted.
-
-    Raises:
-      ProbelineError: the counts are not of these rows.
+    `boilerplate` has the bucket's sorted NGRAM_KEYS that do not count.
     """
     ngrams_path, coverage_path = f"{prefix}.ngrams.gz", f"{prefix}.coverage.jsonl"
     dropped = np.empty(0, NGRAM_KEYS) if boilerplate is None else boilerplate
@@ -262,12 +257,7 @@ def _check(firsts: RowLists, texts: TokenTexts) -> None:
 
 
 def _hits_of(places: RowLists, dropped: RowLists, texts: TokenTexts) -> np.ndarray:
-    """Returns HITS.
-
-    Args:
-      places: all places of shared n-grams.
-      dropped: all places of n-grams that are not counted.
-    """
+    """Returns HITS, from all places of shared n-grams and of n-grams that do not count."""
     hits = np.empty(len(places.numbers), HITS)
     num_tokens = places.num_tokens(texts)
     hits["number"], hits["n"], hits["num_tokens"] = places.numbers, places.lengths, num_tokens
@@ -281,7 +271,7 @@ def _hits_of(places: RowLists, dropped: RowLists, texts: TokenTexts) -> np.ndarr
 
 
 def row_fields(lists: RowLists, rows: EvaluationRows) -> dict[str, pa.LargeBinaryArray]:
-    """Returns the fields that tell an evaluation row and n, as JSON."""
+    """Returns the fields that identify an evaluation row and n, as JSON."""
     table = rows.take(lists.numbers, with_texts=False)
     return {**json_fields(table, *EvaluationRow._fields), "n": json_numbers(lists.lengths)}
 
@@ -305,7 +295,7 @@ def _ngram_lists(firsts: RowLists, counts: np.ndarray, texts: TokenTexts) -> pa.
 def _coverage_fields(
     places: RowLists, hits: np.ndarray, texts: TokenTexts
 ) -> dict[str, pa.LargeBinaryArray]:
-    """Returns what places and HITS tell of each row, as JSON."""
+    """Returns the coverage of each row, from places and HITS, as JSON."""
     of_places = places.of_tokens
     at = texts.firsts[places.numbers[of_places]] + places.tokens
     starts, ends = texts.starts[at], texts.ends[at + places.lengths[of_places] - 1]
@@ -327,7 +317,7 @@ def _coverage_fields(
 def write_eval_texts(
     path: str, temp_folder: str, numbers: np.ndarray, rows: EvaluationRows
 ) -> None:
-    """Writes the texts of some evaluation rows, whose numbers ascend, as a gzip member."""
+    """Writes the texts of evaluation rows, numbered in ascending order, as a gzip member."""
     with atomic_write(path, temp_folder) as stream, GzipMember(stream) as member:
         for at in range(0, len(numbers), _TEXTS_AT_A_TIME):
             table = rows.take(numbers[at : at + _TEXTS_AT_A_TIME])

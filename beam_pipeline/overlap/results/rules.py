@@ -1,7 +1,7 @@
 """Rules by which an evaluation instance is clean, dirty or in between; docs/overlap.md has sources.
 
-A rule compares a score of a row at one n with two limits. A row of fewer tokens is compared whole,
-as everywhere in the job. Loads nothing: the command line is checked with it.
+A rule compares a row's score at one n with two limits. A row with fewer tokens is compared whole,
+as in the rest of the job. Imports nothing heavy, since it checks the command line.
 """
 
 import math
@@ -10,15 +10,15 @@ from typing import Literal, NamedTuple
 from beam_pipeline.errors import UsageError
 
 Verdict = Literal["clean", "between", "dirty"]
-_ANY = math.nextafter(0, 1)  # the least share that is more than nothing
+_ANY = math.nextafter(0, 1)  # the smallest positive share
 
 
 class Rule(NamedTuple):
-    """A rule: clean below one limit, dirty from another one on."""
+    """A rule: clean below one limit, dirty at or above another."""
 
     name: str
     n: int
-    score: Literal["coverage", "ngram_coverage"]  # of overlap_coverage
+    score: Literal["coverage", "ngram_coverage"]  # field of overlap_coverage
     clean_below: float
     dirty_from: float
 
@@ -42,11 +42,7 @@ NO_RULES = "none"
 
 
 def named_rules(names: str) -> list[Rule]:
-    """Returns published rules by their names with commas between, each once.
-
-    Raises:
-      UsageError: there is no such rule.
-    """
+    """Returns the distinct published rules with comma-separated names; UsageError for others."""
     given = [] if names == NO_RULES else [name.strip() for name in names.split(",")]
     if unknown := [name for name in given if name not in PUBLISHED]:
         raise UsageError(
@@ -57,18 +53,12 @@ def named_rules(names: str) -> list[Rule]:
 
 
 def threshold_rule(n: int, share: float) -> Rule:
-    """Returns the rule that an instance is dirty from a coverage on."""
+    """Returns the rule that an instance is dirty at or above a coverage."""
     return Rule(THRESHOLD, n, "coverage", share, share)
 
 
 def rules_of(names: str, threshold: float, shortest: int) -> tuple[Rule, ...]:
-    """Returns the rules of a run: published ones in their order, and that of --threshold.
-
-    Args:
-      names: as --rules has them.
-      threshold: the least coverage that is dirty; 0 is no such rule.
-      shortest: the shortest n of --ngram_length.
-    """
+    """Returns the published rules named by --rules, then that of --threshold unless it is 0."""
     rules = named_rules(names)
     if threshold:
         rules.append(threshold_rule(shortest, threshold))

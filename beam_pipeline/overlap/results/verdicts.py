@@ -1,4 +1,4 @@
-"""Which evaluation instances are clean and which are dirty by each rule, and which fields are hit.
+"""Clean and dirty evaluation instances by each rule, and the fields that are hit.
 
   HITS → the highest score of each instance → overlap_rules, and a list for each set and verdict
        → the scores of each field of a row → overlap_fields
@@ -28,15 +28,12 @@ def row_scores(rule: Rule, hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RuleResult:
-    """The verdicts of a rule.
-
-    Attributes:
-      scores: float64 [instances], the highest of an instance's rows.
-    """
+    """The verdicts of a rule."""
 
     def __init__(self, rule: Rule, hits: np.ndarray, instance_of_row: np.ndarray, num: int):
         self.rule = rule
         found, scores = row_scores(rule, hits)
+        # float64 [instances], the highest of each instance's rows.
         self.scores, self._long_scores = np.zeros(num), np.zeros(num)
         instances = instance_of_row[found["number"]]
         np.maximum.at(self.scores, instances, scores)
@@ -44,7 +41,7 @@ class RuleResult:
         np.maximum.at(self._long_scores, instances[is_long], scores[is_long])
 
     def has(self, verdict: Verdict) -> np.ndarray:
-        """Returns which instances have a verdict."""
+        """Returns whether each instance has a verdict."""
         if verdict == "dirty":
             return self.scores >= self.rule.dirty_from
         if verdict == "clean":
@@ -71,7 +68,7 @@ class RuleResult:
 def rule_lines(
     rules: Sequence[Rule], instances: Instances, hits: np.ndarray
 ) -> dict[str, Iterable[bytes | memoryview]]:
-    """Returns the lines of each file about rules, by its name."""
+    """Returns the lines of each file about rules, by name."""
     if not rules:
         return {}
     of_row, firsts, datasets = instances.of_row, instances.firsts, instances.rows.datasets
@@ -90,7 +87,7 @@ def rule_lines(
 def _listed(
     result: RuleResult, verdict: Verdict, instances: Instances, of_set: slice
 ) -> Iterator[memoryview]:
-    """Yields the rows of the instances of a set that have a verdict, with the instance's score."""
+    """Yields the rows of a set's instances with a verdict, and the instance's score."""
     chosen = np.zeros(len(result.scores), bool)
     chosen[of_set] = result.has(verdict)[of_set]
     numbers = np.flatnonzero(chosen[instances.of_row])
@@ -103,7 +100,7 @@ def _listed(
 
 
 def _best(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the numbers of texts, ascending, their coverage and n-gram coverage at the best n."""
+    """Returns ascending numbers of texts, with coverage and n-gram coverage at the best n."""
     numbers, of_hit = np.unique(hits["number"], return_inverse=True)
     coverage, ngram_coverage = np.zeros((2, len(numbers)))
     np.maximum.at(coverage, of_hit, hits["num_covered_tokens"] / hits["num_tokens"])
@@ -115,15 +112,11 @@ def _best(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def field_records(
     rows: EvaluationRows, fields: Sequence[str], hits: np.ndarray
 ) -> Iterator[dict[str, Any]]:
-    """Yields a record for each evaluation row of which a field was hit.
+    """Yields a record for each evaluation row with a hit in some field.
 
     With --eval_fields=each the texts of a field are an evaluation set of their own, `SET:FIELD`.
-
-    Args:
-      fields: of a row, in order.
-      hits: HITS of the texts.
     """
-    # By the place of its evaluation set, path and row.
+    # By index of the evaluation set, path and row.
     found: dict[tuple[int, str, int], dict[str, Any]] = {}
     numbers, *scores = _best(hits)
     for row, *shares in zip(rows.some(numbers), *(each.tolist() for each in scores), strict=True):

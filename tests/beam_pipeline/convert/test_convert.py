@@ -130,72 +130,62 @@ def test_bad_records_and_files_become_dead_letters(tmp_path: Path) -> None:
     ]
 
 
-def _truncated(source: Path) -> None:
-    write_tfrecord(source / "x", [b"first", b"second"])
-    (source / "x").write_bytes((source / "x").read_bytes()[:-5])
-
-
-def _damaged(source: Path) -> None:
-    write_tfrecord(source / "x", [b"first", b"second"])
-    (source / "x").write_bytes((source / "x").read_bytes().replace(b"second", b"SECOND"))
-
-
-def _table(**columns: Any) -> Callable[[Path], None]:
-    return lambda source: pq.write_table(pa.table(columns), source / "x")
-
-
-def _text(text: str) -> Callable[[Path], None]:
-    def write(source: Path) -> None:
-        (source / "x").write_text(text)
+def _tfrecord(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        write_tfrecord(path, [b"first", b"second"])
+        path.write_bytes(change(path.read_bytes()))
 
     return write
 
 
+def _table(**columns: Any) -> Callable[[Path], None]:
+    return lambda path: pq.write_table(pa.table(columns), path)
+
+
+def _text(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text)
+
+
+_truncated = _tfrecord(lambda data: data[:-5])
+_damaged = _tfrecord(lambda data: data.replace(b"second", b"SECOND"))
+
+
 @pytest.mark.parametrize(
-    ("write", "flags", "code", "said"),
+    ("write", "flags", "code", "message"),
     [
         (_text("{}"), ["--input=nothing*"], 2, "nothing* matches no file"),
-        (_truncated, [], 1, "x (row 1): it ends within record 1, after 5 of its 6 bytes; repair"),
-        (_damaged, [], 1, "x (row 1) cannot be converted, record_damaged: 'its checksum does not"),
-        (
-            _text("{}\nno\n"),
-            ["--record=json"],
-            1,
-            "x (row 1) cannot be converted, json_invalid: 'no",
-        ),
-        (_text("a,b\n1,2\n"), [], 1, "neither Parquet nor TFRecord nor JSON lines by its first"),
+        (_truncated, [], 1, "x (row 1): it ends within record 1, after 5 of its 6 bytes"),
+        (_damaged, [], 1, "x (row 1) cannot be converted, record_damaged"),
+        (_text("{}\nno\n"), ["--record=json"], 1, "x (row 1) cannot be converted, json_invalid"),
+        (_text("a,b\n1,2\n"), [], 1, "neither Parquet nor TFRecord nor JSON lines"),
         (_text("{}"), ["--input_format=parquet"], 1, "cannot read"),
-        (_table(a=[1]), ["--fields=b"], 1, "x has 0 columns named 'b'; it has a"),
+        (_table(a=[1]), ["--fields=b"], 1, "x has 0 columns named 'b'"),
         (_table(a=[{"b": 1}]), [], 1, "the column 'a' of"),
         (_table(a=[1]), ["--record=bytes"], 1, "--record=bytes takes strings or binary"),
-        (_table(a=["x"], b=["x"]), ["--record=bytes"], 2, "takes one column, and"),
+        (_table(a=["x"], b=["x"]), ["--record=bytes"], 2, "takes one column"),
         (_table(a=["x", None]), ["--record=bytes"], 1, "x (row 1) cannot be converted, value_null"),
-        (_table(a=["x"]), ["--record=json"], 2, "--record=json is for JSON lines, and"),
-        (_text("{}"), ["--fields=a"], 2, "requires --record=tf_example for"),
-        (_text("{}"), ["--fields=a,"], 2, "--fields=a,: list each name once"),
+        (_table(a=["x"]), ["--record=json"], 2, "--record=json is for JSON lines"),
+        (_text("{}"), ["--fields=a"], 2, "requires --record=tf_example"),
+        (_text("{}"), ["--fields=a,"], 2, "--fields=a,"),
         (_text("{}"), ["--num_shards=1", "--shard_bytes=9"], 2, "both set the number of shards"),
-        (_text("{}"), ["--array_record_options=brotly"], 2, "is not understood by ArrayRecord"),
-        (_text("{}"), ["--runner=PortableRunner"], 2, "needs --job_endpoint: give HOST:PORT"),
-        (_truncated, ["--record=tf_example"], 2, "whose records are copied: leave it out"),
+        (_text("{}"), ["--array_record_options=brotly"], 2, "not understood by ArrayRecord"),
+        (_truncated, ["--record=tf_example"], 2, "whose records are copied"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_invalid_conversion_is_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    write: Callable[[Path], None],
+    write: Callable[[Path], object],
     flags: list[str],
     code: int,
-    said: str,
+    message: str,
 ) -> None:
-    (tmp_path / "in").mkdir()
-    write(tmp_path / "in")
+    write(tmp_path / "x")
     output = tmp_path / "out"
-    given = [f"--input={tmp_path}/in/x", f"--output={output}", ONE]
-    assert main([*given, *flags]) == code
+    assert main([f"--input={tmp_path}/x", f"--output={output}", ONE, *flags]) == code
     shown = capsys.readouterr().err
-    assert shown.count("\n") == 1
-    assert said in shown
+    assert shown.count("\n") == 1 and message in shown
     assert files_below(output) == {}
 
 
@@ -221,10 +211,7 @@ def test_output_in_use_or_finished(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.usefixtures("small_units")
 @pytest.mark.parametrize("name", ["a.jsonl", "c.parquet", "e.tfrecord.gz"])
 def test_input_file_changed_during_the_job(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     write_sources(tmp_path / "in")
     changed, original = tmp_path / "in" / name, staging.read_batches

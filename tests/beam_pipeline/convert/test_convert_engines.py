@@ -53,13 +53,6 @@ def test_repeated_steps_change_nothing(
     assert files_below(tmp_path / "out") == expected
 
 
-def test_two_processes_write_the_same_bytes(
-    source: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
-    assert main([*flags_of(source, tmp_path / "out"), "--direct_num_workers=2"]) == 0
-    assert files_below(tmp_path / "out") == expected
-
-
 def test_prism_writes_the_same_bytes(
     source: Path, expected: dict[str, bytes], tmp_path: Path, prism: str
 ) -> None:

@@ -16,12 +16,7 @@ from maxtext.input_pipeline.protos.example_pb2 import Example
 from beam_pipeline.convert import records as record_module
 from beam_pipeline.convert import staging
 from beam_pipeline.convert.options import RecordOptions
-from beam_pipeline.convert.records import (
-    checker,
-    example_of_line,
-    examples_of_rows,
-    read_batches,
-)
+from beam_pipeline.convert.records import checker, example_of_line, examples_of_rows, read_batches
 from beam_pipeline.convert.staging import BlockWriter, StagedBlock, plan_shards, read_part
 from beam_pipeline.dataset.tf_example import (
     BYTES_LIST,
@@ -208,15 +203,6 @@ def test_format_detection(tmp_path: Path) -> None:
     assert format_of(b'{\n "a": 1\n}') == "auto"  # a document over several lines
     assert format_of(b"id,text\n1,x\n") == "auto"
     assert format_of(b"\x00" * 100) == "auto"
-
-
-def test_damaged_tfrecord_record_is_a_dead_letter(
-    tmp_path: Path,
-) -> None:
-    write_tfrecord(tmp_path / "t", [b"one", b"two", b"three"])
-    data = (tmp_path / "t").read_bytes()
-    (tmp_path / "t").write_bytes(data.replace(b"two", b"TWO"))
-    assert read_all(tmp_path / "t") == ([b"one", b"three"], [(1, "record_damaged")], 3)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "tfrecord", "parquet"])

@@ -1,5 +1,6 @@
-"""Records that a kernel fills in are those that pyarrow writes, byte for byte."""
+"""Records that a kernel fills in are pyarrow's, byte for byte; damaged ones are refused."""
 
+import contextlib
 from itertools import pairwise
 
 import numpy as np
@@ -8,14 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.arrow_record import (
-    FIELDS,
-    RowColumns,
-    decode_record,
-    encode_record,
-    frame_records,
-)
-from tests.support.helpers import arrow_record_bytes
+from beam_pipeline.dataset import arrow_record, row_codec
+from beam_pipeline.dataset.arrow_record import FIELDS, RowColumns, encode_record, frame_records
+from beam_pipeline.dataset.layout import ENCODINGS
+from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA, RECORD_SCHEMA, decode_record
+from beam_pipeline.dataset.row_encoder import encode_row
+from tests.support.codec_rows import IPV4, KEY, golden_run
+from tests.support.helpers import arrow_record_bytes, ipc_stream, make_run, run_of_tuples
 from tests.support.properties import num_examples
 
 _int32 = st.integers(-(2**31), 2**31 - 1)
@@ -45,7 +45,7 @@ MOST = RowColumns(2**63 - 1, b"x" * 9, 2**31 - 1, np.inf, 2**63 - 1, 2**63 - 1, 
 def test_record_bytes_equal_pyarrow(row: RowColumns) -> None:
     record = encode_record(row)
     assert record == arrow_record_bytes(row)
-    decoded = decode_record(record)
+    decoded = arrow_record.decode_record(record)
     assert decoded._replace(measurements=bytes(decoded.measurements)) == row
 
 
@@ -78,3 +78,113 @@ def test_adjacent_records_equal_pyarrow(rows: list[RowColumns]) -> None:
     assert framed(rows, src_addrs) == expected
     longer = pa.concat_arrays([pa.array(["before"]), src_addrs, pa.array(["behind"])])
     assert framed(rows, longer.slice(1, len(rows))) == expected
+
+
+# --- damaged records ------------------------------------------------------------------------------
+
+
+def read_all(record: bytes) -> None:
+    row = decode_record(record)
+    assert len(row.run) == row.to_arrow().num_rows
+
+
+RECORDS = [
+    encode_row(make_run(12, seed=11, wide=wide), KEY, encoding)
+    for encoding in ENCODINGS
+    for wide in (False, True)
+]
+
+
+@settings(max_examples=num_examples(200))
+@given(st.sampled_from(RECORDS), st.data())
+def test_flipped_bytes_raise_only_value_errors(record, data):
+    at = data.draw(st.integers(0, len(record) - 1))
+    damaged = bytearray(record)
+    damaged[at] ^= data.draw(st.integers(1, 255))
+    with contextlib.suppress(ValueError):  # pa.ArrowInvalid is one too
+        read_all(bytes(damaged))
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=["arrow", "arrow-wide", "compact", "compact-wide"])
+def test_truncated_record(record):
+    end_of_stream = 8
+    for length in range(0, len(record) - end_of_stream, 5):
+        with pytest.raises(ValueError):
+            decode_record(record[:length])
+
+
+@settings(max_examples=num_examples(100))
+@given(st.binary(max_size=300))
+@example(b"")
+@example(b"PLc1")
+@example(b"\xff\xff\xff\xff\x00\x00\x00\x00")
+@example(b"\xff\xff\xff\xff\xff\xff\xff\x7f")
+def test_random_bytes_are_not_a_record(data):
+    with pytest.raises(ValueError):
+        decode_record(data)
+
+
+def record_around(measurements: bytes, n: int = 1) -> bytes:
+    run = run_of_tuples([(0, IPV4, 1.0)] * n)
+    return arrow_record.encode_record(row_codec.columns_of(measurements, run, KEY))
+
+
+COMPACT = bytes(decode_record(encode_row(golden_run(), KEY, "compact")).measurements)
+
+
+@pytest.mark.parametrize(
+    "measurements",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"PLc", id="half a magic"),
+        pytest.param(b"PLc1", id="magic alone"),
+        pytest.param(COMPACT[:19], id="half a header"),
+        pytest.param(COMPACT[:-1], id="cut"),
+        pytest.param(COMPACT + b"\0", id="too long"),
+        pytest.param(COMPACT[:4] + b"\xff" * 4 + COMPACT[8:], id="n"),
+        pytest.param(COMPACT[:8] + b"\xff" * 4 + COMPACT[12:], id="number of IPv6 destinations"),
+        pytest.param(COMPACT[:12] + b"\xff" * 8 + COMPACT[20:], id="past the end of time"),
+        pytest.param(COMPACT[:44] + b"\x07" + COMPACT[45:], id="three bits for two IPv6"),
+        pytest.param(b"not measurements at all", id="text"),
+        pytest.param(ipc_stream(pa.RecordBatch.from_pydict({"rtt": [1.0]})), id="other columns"),
+    ],
+)
+def test_invalid_measurement_bytes(measurements):
+    row = decode_record(record_around(measurements))
+    with pytest.raises(ValueError):
+        _ = row.run
+
+
+GOOD = {"event_time": 0, "dst_addr": "1.1.1.1", "ip_version": 4, "rtt": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("event_time", None), ("dst_addr", None), ("rtt", None), ("dst_addr", "nowhere")],
+)
+def test_invalid_measurement(column, value):
+    batch = pa.RecordBatch.from_pylist([{**GOOD, column: value}], schema=MEASUREMENT_SCHEMA)
+    row = decode_record(record_around(ipc_stream(batch)))
+    with pytest.raises(ValueError, match="not an IP address" if value else None):
+        _ = row.run
+
+
+def test_records_of_another_shape():
+    with pa.ipc.open_stream(RECORDS[0]) as reader:
+        batch = reader.read_next_batch()
+    (values,) = batch.to_pylist()
+    several = pa.BufferOutputStream()
+    with pa.ipc.new_stream(several, batch.schema) as writer:
+        writer.write_batch(batch)
+        writer.write_batch(batch)
+    for lines, message in (
+        ([], "0 rows"),
+        ([values, values], "2 rows"),
+        ([{**values, "src_addr": None}], "nulls"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            decode_record(ipc_stream(pa.RecordBatch.from_pylist(lines, schema=RECORD_SCHEMA)))
+    with pytest.raises(ValueError, match="schema is"):
+        decode_record(ipc_stream(batch.select(["src_id", "measurements"])))
+    with pytest.raises(ValueError, match="2 batches"):
+        decode_record(several.getvalue().to_pybytes())

@@ -1,15 +1,23 @@
 """The data card: it tells the truth, makes the dataset again, and leaves other people's files."""
 
 import dataclasses
+import datetime
+import hashlib
+import json
 import re
 import shlex
+import shutil
 from pathlib import Path
+from typing import Any
 
+import jsonschema
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import DatasetCard, DatasetCardData
 from markdown_it import MarkdownIt
 
+from beam_pipeline.dataset.arrow_record import RECORD_SCHEMA
 from beam_pipeline.dataset.data_card import (
     CARD_HEAD,
     CARD_HEADS,
@@ -20,7 +28,8 @@ from beam_pipeline.dataset.data_card import (
     read_totals,
     write_card,
 )
-from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.manifest import SPLITS, write_success
+from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.jobs.output_folder import taken
 from beam_pipeline.main import main
@@ -30,6 +39,7 @@ from beam_pipeline.verify import __main__ as verify
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table, reference_rows
 from tests.support.job_runs import files_of
+from tests.support.repository import ROOT
 
 FLAGS = ("--max_row_size_mb=0.01", "--num_shards=2", "--train_ratio=0.7", "--columns=rtt=rtt_ms")
 
@@ -138,36 +148,19 @@ def test_command_hides_the_key_path(tmp_path: Path) -> None:
 def test_hugging_face_metadata(dataset: Path) -> None:
     card = DatasetCard.load(dataset / CARD_NAME)
     told = card.data.to_dict()
-    assert told == {
-        "pretty_name": "3,000 ping measurements of 15 probes",
-        "task_categories": ["time-series-forecasting"],
-        "tags": ["ping", "round-trip time", "latency", "network measurement", "time series"],
-        "configs": [
-            {
-                "config_name": "row_index",
-                "data_files": [
-                    {"split": "train", "path": "train/rows.parquet"},
-                    {"split": "test", "path": "test/rows.parquet"},
-                ],
-            }
-        ],
-        "size_categories": ["n<1K"],  # rows, as the viewer counts; the license is not known
+    assert told["pretty_name"] == "3,000 ping measurements of 15 probes"
+    assert "license" not in told and "time series" in told["tags"]
+    (config,) = told["configs"]
+    assert config == {
+        "config_name": "row_index",
+        "data_files": [{"split": s, "path": f"{s}/rows.parquet"} for s in ("train", "test")],
     }
-    assert all((dataset / file["path"]).is_file() for file in told["configs"][0]["data_files"])
+    assert all((dataset / file["path"]).is_file() for file in config["data_files"])
 
 
 @pytest.mark.parametrize(
     ("num_rows", "category"),
-    [
-        (0, "n<1K"),
-        (999, "n<1K"),
-        (1000, "1K<n<10K"),
-        (99_999, "10K<n<100K"),
-        (10**9, "1B<n<10B"),
-        (10**12 - 1, "100B<n<1T"),
-        (10**12, "n>1T"),
-        (10**15, "n>1T"),
-    ],
+    [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (10**12 - 1, "100B<n<1T"), (10**12, "n>1T")],
 )
 def test_hugging_face_size_category(num_rows: int, category: str, dataset: Path) -> None:
     manifest = open_dataset(str(dataset)).manifest
@@ -199,17 +192,6 @@ def test_backticks_in_the_command(dataset: Path, tmp_path: Path) -> None:
 # --- other runs, other people -------------------------------------------------------------------
 
 
-def test_overwrite_replaces_the_card(source: Path, tmp_path: Path) -> None:
-    output = tmp_path / "rows"
-    assert make(source, output) == 0
-    before = (output / CARD_NAME).read_bytes()
-    (output / CARD_NAME).write_bytes(before + b"\nContact: somebody\n")
-    assert verify.main([str(output)]) == 0  # a card is for people, who may add to it
-    assert make(source, output, "--overwrite", "--split_seed=5") == 0
-    after = (output / CARD_NAME).read_text()
-    assert "--split_seed=5" in after and "somebody" not in after
-
-
 @pytest.mark.parametrize("head", CARD_HEADS)
 def test_card_of_a_dead_run_is_removed(head: str, tmp_path: Path) -> None:
     (tmp_path / CARD_NAME).write_text(f"{head}\n\n# Some\n")
@@ -236,6 +218,7 @@ def test_foreign_readme_is_kept(source: Path, tmp_path: Path) -> None:
 
 
 def test_card_on_gcs(source: Path, dataset: Path, gcs: Gcs) -> None:
+    """A new run replaces its own card, not somebody else's."""
     from beam_pipeline.storage import gcs as storage
 
     bucket = gcs.make_bucket()
@@ -247,3 +230,197 @@ def test_card_on_gcs(source: Path, dataset: Path, gcs: Gcs) -> None:
         file.write(b"# Mine\n")
     assert make(source, f"{bucket}/other") == 0
     assert storage.read(f"{bucket}/other/{CARD_NAME}") == b"# Mine\n"
+
+
+# --- croissant.json -------------------------------------------------------------------------------
+
+
+KINDS = ("plain", "sampled", "appended")
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A dataset with dead letters, a sample in arrow and TFRecord, and one that was added to."""
+    folder = tmp_path_factory.mktemp("croissant")
+    table = measurements_table(1200, seed=3, num_probes=12)
+    bad = table.slice(0, 2).set_column(1, "src_addr", pa.array(["nowhere"] * 2)).cast(table.schema)
+    pq.write_table(pa.concat_tables([table.slice(0, 600), bad]), folder / "old.parquet")
+    pq.write_table(table.slice(600), folder / "new.parquet")
+
+    def make(name: str, *flags: str) -> Path:
+        common = (f"--output={folder / name}", "--max_row_size_mb=0.01", "--train_ratio=0.6")
+        assert main([*common, *flags]) == 0
+        return folder / name
+
+    old, new = (f"--input={folder}/{name}.parquet" for name in ("old", "new"))
+    sample = ("--sample_probes=0.7", "--measurement_encoding=arrow", "--output_format=tfrecord")
+    made = {"plain": make("plain", old), "sampled": make("sampled", old, new, *sample)}
+    shutil.copytree(made["plain"], folder / "appended")
+    return {**made, "appended": make("appended", new, "--append")}
+
+
+def croissant_of(dataset: Path) -> Any:
+    import mlcroissant  # takes a second, which other test processes need not spend
+
+    return mlcroissant.Dataset(dataset / "croissant.json")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_croissant_is_valid_and_yields_the_records(kind: str, datasets: dict[str, Path]) -> None:
+    dataset = datasets[kind]
+    described, manifest = croissant_of(dataset), open_dataset(str(dataset)).manifest
+    assert described.metadata.ctx.is_v1_1() and not described.metadata.ctx.issues.errors
+    missing = {
+        re.findall(r'"\S+/(\w+)" is recom', text)[0]
+        for text in described.metadata.ctx.issues.warnings
+    }
+    assert missing == {"citeAs", "license"}  # only who publishes it knows them
+    assert described.metadata.version == f"{len(manifest.generations)}.0.0"
+    for name, split in manifest.splits.items():
+        lines = pq.read_table(dataset / name / "rows.parquet").to_pylist()
+        records = list(described.records(f"{name}_row_index"))
+        assert len(lines) == split.num_records > 0
+        for line, record in zip(lines, records, strict=True):
+            found = {key.partition("/")[2]: value for key, value in record.items()}
+            assert found == {**line, "src_addr": line["src_addr"].encode()}
+    counts = ("num_probes", "num_records", "num_measurements", "num_bytes")
+    for record in described.records("splits"):
+        split = manifest.splits[record["splits/name"]]
+        assert {f"splits/{name}": getattr(split, name) for name in counts}.items() <= record.items()
+
+
+def test_croissant_detects_a_changed_file(datasets: dict[str, Path], tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(datasets["plain"], tmp_path / "rows"))
+    path = dataset / "train" / "rows.parquet"
+    pq.write_table(pq.read_table(path), path, compression="none")
+    with pytest.raises(Exception, match=r"Download\(train/rows.parquet\)") as refusal:
+        list(croissant_of(dataset).records("train_row_index"))
+    assert "is not identical with the reference" in str(refusal.value.__cause__)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_croissant_lists_files_and_fields(kind: str, datasets: dict[str, Path]) -> None:
+    dataset = datasets[kind]
+    manifest = open_dataset(str(dataset)).manifest
+    metadata = croissant_of(dataset).metadata
+    files = {file.id: file for file in metadata.file_objects}
+    for path, file in files.items():
+        assert file.content_url == path
+        assert file.sha256 == hashlib.sha256((dataset / path).read_bytes()).hexdigest()
+    assert set(files) == {"manifest.json", "train/rows.parquet", "test/rows.parquet"}
+    sets = {each.id: each.includes for each in metadata.file_sets}
+    named = {path.relative_to(dataset) for each in sets.values() for glob in each or ()
+             for path in dataset.glob(glob)}  # fmt: skip
+    listed = [shard.path for split in manifest.splits.values() for shard in split.shards]
+    assert named == {Path(path) for path in listed} | {
+        Path(file.path) for file in manifest.dead_letter_files
+    }
+    (rows,) = (each for each in metadata.record_sets if each.id == "rows")
+    assert [field.id for field in rows.fields] == [
+        f"rows/{name}" for name in ("split", *RECORD_SCHEMA.names)
+    ]
+    (measurements,) = (field for field in rows.fields if field.sub_fields)
+    assert measurements.is_array and [field.id for field in measurements.sub_fields] == [
+        f"rows/measurements/{name}" for name in MEASUREMENT_SCHEMA.names
+    ]
+    assert all(field.description for each in metadata.record_sets for field in each.fields)
+
+
+def test_responsible_ai_fields_equal_the_card(datasets: dict[str, Path]) -> None:
+    for dataset in datasets.values():
+        told = json.loads((dataset / "croissant.json").read_bytes())
+        card = (dataset / "README.md").read_text()
+        (addresses,) = told["rai:personalSensitiveInformation"]
+        for text in (addresses, *told["rai:dataLimitations"]):
+            assert f"\n- {text}\n" in card
+        indexes = [pq.read_table(dataset / name / "rows.parquet") for name in ("train", "test")]
+        first = min(time for index in indexes for time in index["first_timestamp"].to_pylist())
+        last = max(time for index in indexes for time in index["last_timestamp"].to_pylist())
+        span = [
+            datetime.datetime.fromisoformat(text) for text in told["rai:dataCollectionTimeframe"]
+        ]
+        assert span == [time.replace(tzinfo=datetime.UTC) for time in (first, last)]
+
+
+# --- what verify says ---------------------------------------------------------------------------
+
+
+def rewrite(dataset: Path, name: str, old: str, new: str) -> None:
+    text = (dataset / name).read_text()
+    assert text.count(old) >= 1
+    (dataset / name).write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("README.md", "| probes |", "| Probes |", "'| probes | 5 | 7 |', it lacks it"),
+        ("README.md", "| measurements | ", "| measurements | 1", "it says '| measurements | 1"),
+        ("croissant.json", '"name": "600', '"name": "700', "it says '700 ping measurements"),
+        ("croissant.json", 'splits/num_bytes": ', 'splits/num_bytes": 9', "num_bytes of test is"),
+        ("croissant.json", '"sha256": "', '"sha256": "0', "sha256 of manifest.json is"),
+        ("croissant.json", "splits/num_records", "n", "num_records of train is"),
+        ("croissant.json", '"distribution": [', '"distribution": [7,', "it cannot be read"),
+        ("croissant.json", None, None, "it is missing"),
+        ("README.md", None, None, "it is missing"),
+    ],
+)
+def test_description_contradicts_the_manifest(
+    name: str, old: str | None, new: str, said: str, datasets, tmp_path: Path, capsys
+) -> None:
+    dataset = Path(shutil.copytree(datasets["plain"], tmp_path / "rows"))
+    if old is None:
+        (dataset / name).unlink()
+    else:
+        rewrite(dataset, name, old, new)
+    assert verify.main([str(dataset)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    faults = [line for line in lines if re.match(r"[\w]+: ", line)]
+    assert faults and all(line.startswith(f"descriptions: {name}: ") for line in faults)
+    assert any(said in line for line in faults), faults
+
+
+def test_user_additions_to_descriptions(datasets: dict[str, Path], tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(datasets["plain"], tmp_path / "rows"))
+    rewrite(dataset, "README.md", "\ntags:", '\nlicense: "cc-by-4.0"\ntags:')
+    rewrite(dataset, "README.md", "\n# 600 ping measurements of 12 probes", "\n# Ours")
+    told = json.loads((dataset / "croissant.json").read_bytes())
+    told |= {"license": "https://spdx.org/licenses/CC-BY-4.0.html", "name": "Ours", "url": "x:y"}
+    told["distribution"].append({"@type": "cr:FileObject", "@id": "more", "contentUrl": "more"})
+    (dataset / "croissant.json").write_text(json.dumps(told))
+    assert verify.main([str(dataset)]) == 0
+
+
+def test_older_dataset_without_descriptions(datasets: dict[str, Path], tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(datasets["plain"], tmp_path / "rows"))
+    text = (dataset / "manifest.json").read_text()
+    data = re.sub(r',\s*"(index_)?sha256": "\w+"', "", text).encode()
+    write_success(str(dataset), data)
+    (dataset / "croissant.json").unlink()
+    (dataset / "README.md").unlink()
+    assert b"sha256" not in data and verify.main([str(dataset)]) == 0
+
+
+# --- the schema of the manifest -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_manifests_match_the_published_schema(kind: str, datasets: dict[str, Path]) -> None:
+    schema = json.loads((ROOT / "docs/manifest.schema.json").read_bytes())
+    check = jsonschema.Draft202012Validator(schema)
+    told = json.loads((datasets[kind] / "manifest.json").read_bytes())
+    assert list(check.iter_errors(told)) == []
+    shard = told["splits"]["train"]["shards"][0]
+    for part, key, value in (
+        (shard, "path", "../secret"),
+        (shard, "crc32c", "12"),
+        (told["options"], "train_ratio", 2),
+        (told, "format_version", 2),
+        (told["splits"], "test", None),
+    ):
+        before = part[key]
+        part[key] = value
+        assert list(check.iter_errors(told)), (key, value)
+        part[key] = before
+    del told["splits"]["test"]
+    assert list(check.iter_errors(told))

@@ -37,7 +37,7 @@ def test_rtt_codes_are_monotonic():
     codes = encode_rtt(grid)
     assert (np.diff(codes.astype(np.int64)) >= 0).all()
     assert codes[0] == 0
-    assert codes[-1] == FAILED_RTT - 1
+    assert codes[-1] == encode_rtt(np.array([1e30]))[0] == FAILED_RTT - 1
     assert (np.diff(decode_rtt(codes)) >= 0).all()
 
 
@@ -45,27 +45,13 @@ def test_rtt_codes_round_trip():
     codes = np.arange(FAILED_RTT, dtype=np.uint16)
     canonical_codes = codes[(codes < 2048) | ((codes & 0x7FF) >= 1024)]
     assert (encode_rtt(decode_rtt(canonical_codes)) == canonical_codes).all()
-
-
-def test_failed_pings_and_largest_rtt():
+    assert (decode_rtt(codes) >= 0).all()
     assert encode_rtt(np.array([-1.0, -0.5])).tolist() == [FAILED_RTT] * 2
     assert decode_rtt(np.array([FAILED_RTT], np.uint16)).tolist() == [-1.0]
-    largest = np.array([LARGEST_RTT_MS, 2 * LARGEST_RTT_MS, 1e30, np.finfo(np.float32).max])
-    assert (encode_rtt(largest) == FAILED_RTT - 1).all()
-    assert (decode_rtt(np.arange(FAILED_RTT)) >= 0).all()
 
 
 def test_golden_rtt_codes():
     ms = [0.0, 0.001, 2.047, 2.048, 4.0, 4.094, 4.096, 1048.576]
-    codes = [
-        0,
-        1,
-        2047,
-        1 << 11 | 1024,
-        1 << 11 | 2000,
-        1 << 11 | 2047,
-        2 << 11 | 1024,
-        10 << 11 | 1024,
-    ]
+    codes = [0, 1, 2047, 3072, 4048, 4095, 5120, 21504]  # exponent << 11 | mantissa
     assert encode_rtt(np.array(ms)).tolist() == codes
     assert decode_rtt(np.array(codes, np.uint16)).tolist() == np.array(ms, np.float32).tolist()

@@ -66,14 +66,6 @@ def test_times_before_1970_sort_before_those_after():
     assert sort_one(many) == sorted(records_as_tuples(many))
 
 
-def test_equal_times_across_groups_are_not_ties():
-    """Also where there are ties to break within each group, and empty groups between them."""
-    groups = [[(1, MAPPED_IPV4 | dst, 1.0) for dst in dsts] for dsts in ([9, 7], [], [8, 3], [])]
-    records = run_of_tuples([record for group in groups for record in group])
-    sort_groups(records, np.array([0, 0, 2, 2, 4, 4]))
-    assert [dst & 0xFF for _, dst, _ in records_as_tuples(records)] == [7, 9, 3, 8]
-
-
 # --- merge, join, widen -------------------------------------------------------------------------
 
 
@@ -111,11 +103,6 @@ def test_merge_does_not_modify_its_input():
     merge([run, other])["rtt"] = 0
     merge([run])["rtt"] = 0
     assert (run.tobytes(), other.tobytes()) == before
-
-
-def test_merge_of_read_only_runs():
-    run = np.frombuffer(make_run(10, seed=1).tobytes(), NARROW)
-    assert merge([run]).tobytes() == run.tobytes()
 
 
 def test_join_widens_only_mixed_runs():

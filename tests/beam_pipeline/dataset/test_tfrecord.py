@@ -8,31 +8,37 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import grain
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.io.tfrecordio import ReadFromTFRecord, _TFRecordUtil
-from array_record.python.array_record_module import ArrayRecordReader
+from grain.experimental import TFRecordIterDataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from maxtext.input_pipeline.protos.example_pb2 import Example
 
 from beam_pipeline.array_record_io import WriteToArrayRecord
 from beam_pipeline.dataset import tfrecord
-from beam_pipeline.dataset.layout import ENCODINGS, RECORD_ENCODINGS
-from beam_pipeline.dataset.tfrecord import (
-    DamagedRecordError,
-    TFRecordWriter,
-    read_tfrecord,
-)
+from beam_pipeline.dataset.arrow_record import RowColumns
+from beam_pipeline.dataset.layout import ENCODINGS, RECORD_ENCODINGS, RowFormat
+from beam_pipeline.dataset.row_codec import RowKey, decode_record, fit
+from beam_pipeline.dataset.row_encoder import encode_row
+from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
+from beam_pipeline.dataset.tfrecord import DamagedRecordError, TFRecordWriter, read_tfrecord
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
+from tests.support.codec_rows import both_encodings
 from tests.support.helpers import (
     eager,
+    make_run,
     measurements_table,
+    records_as_tuples,
+    runs_strategy,
 )
 from tests.support.loader_helpers import config_of, refusal_of
+from tests.support.probe_rows_on_disk import read_records
 from tests.support.properties import num_examples
 from training.dataset import build_dataset
 from training.rows.row_source import ProbeRowDataSource
@@ -60,9 +66,7 @@ def beams_bytes(records: Iterable[bytes]) -> bytes:
 
 @settings(max_examples=num_examples(60))
 @given(records=st.lists(st.binary(max_size=300), max_size=6))
-def test_file_bytes_equal_beam(
-    records: list[bytes], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_file_bytes_equal_beam(records: list[bytes], tmp_path_factory) -> None:
     path = write_file(tmp_path_factory.mktemp("file") / "f.tfrecord", records)
     assert path.read_bytes() == beams_bytes(records)
     assert list(read_tfrecord(str(path))) == records
@@ -174,9 +178,7 @@ def table() -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def datasets(
-    table: pa.Table, tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, str], Path]:
+def datasets(table: pa.Table, tmp_path_factory) -> dict[tuple[str, str], Path]:
     folder = tmp_path_factory.mktemp("datasets")
     pq.write_table(table, folder / "in.parquet")
     return {
@@ -187,21 +189,14 @@ def datasets(
     }
 
 
-def records_of(path: Path) -> list[bytes]:
-    """Returns the records of a shard as the format's own readers give them."""
-    if path.suffix == ".tfrecord":
-        return list(grain.experimental.TFRecordIterDataset(str(path)))
-    reader = ArrayRecordReader(str(path))
-    records = reader.read_all() if reader.num_records() else []
-    reader.close()
-    return records
-
-
 def shards_of(dataset: Path) -> dict[str, list[bytes]]:
-    paths = sorted(path for path in dataset.glob("*/*_shard_*"))
-    return {
-        path.relative_to(dataset).with_suffix("").as_posix(): records_of(path) for path in paths
-    }
+    """Returns the records of each shard as the format's own readers give them."""
+    shards = {}
+    for path in sorted(dataset.glob("*/*_shard_*")):
+        name = path.relative_to(dataset).with_suffix("").as_posix()
+        is_tfrecord = path.suffix == ".tfrecord"
+        shards[name] = [*TFRecordIterDataset(str(path))] if is_tfrecord else read_records(path)
+    return shards
 
 
 @pytest.mark.parametrize("record", RECORD_ENCODINGS)
@@ -220,9 +215,7 @@ def test_formats_have_equal_records_and_shards(
 # --- training -----------------------------------------------------------------------------------
 
 
-def test_training_rejects_tfrecord(
-    datasets: dict[tuple[str, str], Path],
-) -> None:
+def test_training_rejects_tfrecord(datasets: dict[tuple[str, str], Path]) -> None:
     dataset = datasets["tfrecord", "arrow_ipc"]
     cure = ("training reads arrayrecord", "make the dataset again with --output_format=arrayrecord")
     shard = next(iter(dataset.glob("train/*.tfrecord")))
@@ -232,9 +225,7 @@ def test_training_rejects_tfrecord(
 
 
 @pytest.fixture(scope="module", params=ENCODINGS)
-def uncut(
-    table: pa.Table, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> dict[str, Path]:
+def uncut(table: pa.Table, tmp_path_factory, request) -> dict[str, Path]:
     """A dataset of one row a probe, by kind of record: cut rows would end a little elsewhere."""
     folder = tmp_path_factory.mktemp(f"uncut-{request.param}")
     pq.write_table(table, folder / "in.parquet")
@@ -277,3 +268,176 @@ def test_manifest_without_format_options(
     )
     assert verify.main([str(copy.folder)]) == 0
     assert len(ProbeRowDataSource(str(copy.folder))) > 0
+
+
+# --- rows as tf.train.Example ---------------------------------------------------------------------
+
+
+# --- the Example --------------------------------------------------------------------------------
+
+
+def to_protobuf(row: RowColumns) -> Any:
+    example = Example()
+    for name, value in row._asdict().items():
+        feature = example.features.feature[name]
+        if isinstance(value, float):
+            feature.float_list.value.append(value)
+        elif isinstance(value, int):
+            feature.int64_list.value.append(value)
+        else:
+            feature.bytes_list.value.append(value.encode() if isinstance(value, str) else value)
+    return example
+
+
+_int32, _int64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+_floats = st.floats(width=32, allow_nan=False)
+_contents = st.one_of(
+    st.binary(max_size=300), st.sampled_from([127, 128, 16_383, 16_384]).map(bytes)
+)
+any_row = st.builds(
+    RowColumns, _int64, _contents, _int32, _floats, _int64, _int64, st.text(max_size=50), _int32
+)
+ROW = RowColumns(77, b"PLc1...", 3, 1.5, 10**15, 10**15 + 1_500_000, "192.0.2.1", 2)
+
+
+@settings(max_examples=num_examples(300))
+@given(row=any_row)
+def test_example_bytes_equal_protobuf(row: RowColumns) -> None:
+    record = encode_example(row)
+    assert record == to_protobuf(row).SerializeToString(deterministic=True)
+    assert Example.FromString(record) == to_protobuf(row)
+    assert decode_example(record) == row
+    assert example_bytes(row, len(row.measurements)) == len(record)
+
+
+def entries_of(record: bytes) -> list[bytes]:
+    """Returns each feature as it stands in the record; all are shorter than 128 bytes."""
+    features = record[3 if record[1] > 127 else 2 :]
+    entries = []
+    while features:
+        size = 2 + features[1]
+        entries.append(features[:size])
+        features = features[size:]
+    return entries
+
+
+def joined(entries: Iterable[bytes]) -> bytes:
+    features = b"".join(entries)
+    assert 127 < len(features) < 2**14
+    return bytes([0x0A, len(features) & 127 | 128, len(features) >> 7]) + features
+
+
+def test_features_in_any_order() -> None:
+    entries = entries_of(encode_example(ROW))
+    assert len(entries) == 8 and joined(entries) == encode_example(ROW)
+    for order in itertools.islice(itertools.permutations(entries), 0, 40_320, 997):
+        assert decode_example(joined(order)) == ROW
+
+
+def changed(name: str, change: Any) -> bytes:
+    """Returns ROW as protobuf writes it once a feature was changed."""
+    example = to_protobuf(ROW)
+    change(example.features.feature[name])
+    return example.SerializeToString(deterministic=True)
+
+
+ENTRIES = entries_of(encode_example(ROW))
+BAD_EXAMPLES = {
+    "nothing": (b"\x0a\x00", "without first_timestamp, last_timestamp, measurements"),
+    "one missing": (joined(ENTRIES[1:]), "without first_timestamp"),
+    "one twice": (joined([*ENTRIES, ENTRIES[0]]), "repeated feature 'first_timestamp'"),
+    "one more": (changed("rtt", lambda f: f.float_list.value.append(1)), "repeated feature 'rtt'"),
+    "two numbers": (changed("row_index", lambda f: f.int64_list.value.append(1)), "more than one"),
+    "two floats": (
+        changed("time_span_seconds", lambda f: f.float_list.value.append(1)),
+        "takes 8 bytes",
+    ),
+    "another kind": (changed("src_id", lambda f: f.float_list.value.append(1)), "[2] where 3"),
+    "no kind": (changed("src_addr", lambda f: f.Clear()), "where 1 belongs"),
+    "no text": (encode_example(ROW).replace(b"192.0.2.1", b"\xff92.0.2.1"), "is not UTF-8"),
+    "a large index": (encode_example(ROW._replace(row_index=2**31)), "over 32 bits"),
+    "a name of no text": (encode_example(ROW).replace(b"src_id", b"\xff\xff\xff_id"), "unknown or"),
+    "bytes behind it": (encode_example(ROW) + b"\x0a\x00", "[1, 1] where 1 belongs"),
+    "a long varint": (b"\x0a" + b"\xff" * 11, "damaged at a number"),
+    "a varint over 64 bits": (b"\x0a" + b"\xff" * 9 + b"\x02", "damaged at a number"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_EXAMPLES)
+def test_invalid_example(name: str) -> None:
+    record, complaint = BAD_EXAMPLES[name]
+    with pytest.raises(ValueError) as refusal:
+        decode_record(record)
+    assert complaint in str(refusal.value)
+
+
+def test_truncated_example() -> None:
+    record = encode_example(ROW)
+    for length in range(1, len(record)):
+        with pytest.raises(ValueError):
+            decode_record(record[:length])
+
+
+def test_damaged_examples_raise_only_value_errors() -> None:
+    record = encode_example(ROW)
+    num_refused = 0
+    for at, value in itertools.product(range(len(record)), (0, 1, 0x0A, 0x7F, 0x80, 0xFF)):
+        damaged = record[:at] + bytes([value]) + record[at + 1 :]
+        try:
+            found = decode_example(damaged)
+        except ValueError:
+            num_refused += 1
+        else:
+            assert (found == ROW) == (damaged == record)
+    assert num_refused > len(record)
+
+
+# --- rows as Examples ---------------------------------------------------------------------------
+
+
+def make_example(run: np.ndarray, key: RowKey, encoding: Any) -> bytes:
+    return encode_row(run, key, encoding, "tf_example")
+
+
+@both_encodings
+@pytest.mark.parametrize("wide", [False, True])
+def test_record_encodings_hold_the_same_row(encoding: Any, wide: bool) -> None:
+    run, key = make_run(40, seed=1, wide=wide), RowKey("2001:db8::7", 300)
+    of_kind = {
+        kind: decode_record(encode_row(run, key, encoding, kind)) for kind in RECORD_ENCODINGS
+    }
+    arrow, example = of_kind["arrow_ipc"], of_kind["tf_example"]
+    assert [row.record_encoding for row in of_kind.values()] == list(RECORD_ENCODINGS)
+    assert bytes(example.measurements) == bytes(arrow.measurements)
+    assert example.encoding == encoding and example.to_arrow().equals(arrow.to_arrow())
+    assert records_as_tuples(example.run) == records_as_tuples(arrow.run)
+    for name in ("src_id", "src_addr", "row_index", "n_measurements", "first_timestamp_us",
+                 "last_timestamp_us"):  # fmt: skip
+        assert getattr(example, name) == getattr(arrow, name), name
+    # The one loss, which the timestamps make good.
+    assert example.time_span_seconds == np.float32(arrow.time_span_seconds)
+    span_us = example.last_timestamp_us - example.first_timestamp_us
+    assert span_us / 1e6 == arrow.time_span_seconds
+
+
+@both_encodings
+@settings(max_examples=num_examples(80))
+@given(
+    run=runs_strategy(max_size=60),
+    share=st.floats(0, 1),
+    row_index=st.sampled_from([0, 127, 128, 2**31 - 1]),
+)
+def test_fit_is_exact_for_examples(
+    encoding: Any, run: np.ndarray, share: float, row_index: int
+) -> None:
+    run = run.copy()
+    run["event_time"] %= 2**31  # or compact rows would end by their span
+    run.sort(order=list(run.dtype.names or ()))
+    key = RowKey("192.0.2.1", row_index)
+    sizes = [len(make_example(run[: n + 1], key, encoding)) for n in range(len(run))]
+    limit = int(sizes[0] + share * (sizes[-1] - sizes[0]))
+    count, is_full = fit(run, key, RowFormat(encoding, limit, "tf_example"))
+    assert sizes[count - 1] <= limit
+    assert is_full == (count < len(run))
+    if is_full:
+        assert sizes[count] > limit

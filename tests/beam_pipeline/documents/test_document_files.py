@@ -12,13 +12,7 @@ from beam_pipeline.documents.files import InputFile, cut_into_work_units, match_
 from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.conftest import Gcs
-from tests.support.documents_read import (
-    COMPRESSIONS,
-    LINES,
-    Seen,
-    cut,
-    seen,
-)
+from tests.support.documents_read import COMPRESSIONS, LINES, Seen, cut, seen
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.jsonl", "x.json.gz"])

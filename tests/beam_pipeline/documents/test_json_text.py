@@ -83,11 +83,6 @@ def test_records_that_are_json_only_together_are_dead_letters(wrong: list[bytes]
     assert {letter.reason for letter in batch.letters} == {"json_invalid"}
 
 
-def test_a_text_may_be_the_id() -> None:
-    batch = read_batch("x", join_records([b'{"text": "a"}']), 0, Fields(id="text"))
-    assert (batch.ids, batch.utf8.tobytes()) == (["a"], b"a")
-
-
 def test_a_field_may_have_any_name() -> None:
     for name in ['a"b\\c', "é", "x" * 200, "\ud800"]:
         record = json.dumps({"text": "no", name: "yes"}, ensure_ascii=name == "\ud800").encode()

@@ -13,17 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.documents import reading
-from beam_pipeline.documents.batch import array_buffers
 from beam_pipeline.documents.fields import Fields, document_id
 from beam_pipeline.documents.files import match_documents
 from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.errors import ProbelineError
-from tests.support.documents_read import (
-    cut,
-    cuts,
-    plainly,
-    seen,
-)
+from tests.support.documents_read import cut, cuts, plainly, seen
 from tests.support.properties import num_examples
 
 PARQUET_TYPES = {
@@ -56,11 +50,6 @@ def test_parquet_is_read_by_row(
         path = Path(folder) / "x.parquet"
         pq.write_table(table, path, row_group_size=row_group)
         assert seen(path, unit_bytes) == expected
-
-
-def test_buffers_of_a_part_of_an_array_begin_at_0() -> None:
-    utf8, bounds = array_buffers(pa.array(["ab", "cde", "", "f"], pa.large_string()).slice(1, 2))
-    assert (utf8.tobytes(), bounds.tolist()) == (b"cde", [0, 3, 3])
 
 
 def test_parquet_strings_that_are_no_utf8_are_dead_letters(tmp_path: Path) -> None:

@@ -18,16 +18,7 @@ from beam_pipeline.documents import json as document_json
 from beam_pipeline.documents.reading import field_names, read_texts
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage import lines as line_reading
-from tests.support.documents_read import (
-    BOM,
-    COMPRESSIONS,
-    LINES,
-    cut,
-    cuts,
-    plainly,
-    seen,
-    texts,
-)
+from tests.support.documents_read import BOM, COMPRESSIONS, LINES, cut, cuts, plainly, seen, texts
 from tests.support.properties import num_examples
 
 RECORDS_MADE_TO_DIFFER = [

@@ -1,21 +1,34 @@
-"""A row and a context of it: what is shown is what the dataset and training hold."""
+"""A row and a context are what the dataset and training hold; errors are one line."""
 
-import importlib
+import importlib.util
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.dataset.layout import ENCODINGS, Encoding
-from tests.support.inspect_command import said
-from tests.support.inspected import day_of_pings, many_probes
+from beam_pipeline.main import main
+from beam_pipeline.storage import files as storage_files
+from tests.conftest import Gcs
+from tests.support.helpers import measurements_table
+from tests.support.inspected import day_of_pings, many_probes, refusal, said
 from tests.support.probe_rows_on_disk import (
     RowSpec,
+    damage_record,
     make_measurements,
+    read_records,
+    restamp,
+    shard_paths,
     write_dataset,
+    write_records,
 )
 from tests.support.repository import ROOT
 
@@ -63,14 +76,6 @@ def test_context_of_a_small_row(tmp_path: Path, capsys) -> None:
     assert "small row train:0" in text and text.count("192.0.2.1 ") >= 9
 
 
-def test_colours_of_tokens(alike: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    text = said(capsys, str(alike), "--context=5,test:7,2")
-    for color, token in (("36", "src4"), ("34", "dst4"), ("32", "rtt")):
-        assert f"\x1b[{color}m{token}\x1b[0m" in text
-
-
 @pytest.mark.slow
 def test_commands_of_the_docs(tmp_path: Path, monkeypatch, capsys, wide) -> None:
     text = (ROOT / "docs" / "inspect.md").read_text()
@@ -95,3 +100,107 @@ def test_commands_of_the_docs(tmp_path: Path, monkeypatch, capsys, wide) -> None
     query = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
     ((row, probe),) = duckdb.execute(query).fetchall()
     assert f"of probe {probe} (" in said(capsys, "rows", f"--row={row}")
+
+
+# --- errors, packages and gs:// -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--row=train:999"], "there is no row train:999; train has 0 to 119"),
+    (["--row=dev:1"], "'dev:1' is not a row"),
+    (["--row=-1"], "'-1' is not a row"),
+    (["--context=1,0"], "--context=1,0 is not SEED,ROW,K, such as 7,train:12,3"),
+    (["--context=1,0,99"], "K is 99, row train:0 gives contexts 0 to "),
+    (["--context=1,test:60,0"], "there is no row test:60"),
+    ([f"--context={2**63},0,0"], "the seed is over"),
+    (["--rows=3"], "--help lists the flags"),
+])  # fmt: skip
+def test_invalid_flags(flags, message: str, alike: Path, capsys) -> None:
+    assert message in refusal(capsys, 2, str(alike), *flags)
+
+
+def test_unfinished_dataset(tmp_path: Path, alike: Path, capsys) -> None:
+    assert "is not a finished dataset" in refusal(capsys, 1, str(tmp_path))
+
+
+def test_unwritable_page(tmp_path: Path, capsys) -> None:
+    write_dataset(tmp_path / "rows", [], "compact")
+    (tmp_path / "file").touch()
+    line = refusal(capsys, 1, f"{tmp_path}/rows", f"--html={tmp_path}/file/page.html")
+    assert line.startswith(f"error: cannot write {tmp_path}/file/page.html: ")
+
+
+@pytest.mark.slow  # loads Beam, which knows other schemes
+def test_page_of_an_unknown_scheme(tmp_path: Path, capsys) -> None:
+    write_dataset(tmp_path / "rows", [], "compact")
+    line = refusal(capsys, 2, f"{tmp_path}/rows", "--html=nosuch://bucket/page.html")
+    assert "cannot write nosuch://bucket/page.html: " in line
+    assert "give a local path or one on gs://" in line
+
+
+def test_damaged_files(tmp_path: Path, capsys) -> None:
+    dataset = write_dataset(tmp_path / "rows", many_probes(6, 0), "compact", 1)
+    damage_record(dataset, 0, 3, 0, b"\0" * 64)
+    line = refusal(capsys, 1, str(dataset))
+    assert "train_shard_00000-of-00001.arrayrecord record 3: " in line
+    assert f"python -m beam_pipeline.verify {dataset}" in line
+    path = shard_paths(dataset)[0]
+    records = read_records(path)
+    write_records(path, [*records[:3], records[2], *records[4:]])
+    restamp(dataset)
+    assert "record 3: its (src_id" in refusal(capsys, 1, str(dataset))
+    index = dataset / "train" / "rows.parquet"
+    index.write_bytes(index.read_bytes() + b"!")
+    assert "rows.parquet has checksum" in refusal(capsys, 1, str(dataset))
+
+
+def test_missing_packages(alike: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    find, lacking = importlib.util.find_spec, {"matplotlib", "jinja2"}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name in lacking else find(name, *a)
+    )
+    arguments = (str(alike), f"--html={tmp_path}/page.html")
+    cure = "pip install 'probeline[report]'"
+    assert f"--html needs matplotlib and jinja2: {cure}" in refusal(capsys, 2, *arguments)
+    lacking.remove("matplotlib")
+    assert f"--html needs jinja2: {cure}" in refusal(capsys, 2, *arguments)
+    said(capsys, str(alike))
+
+
+def test_light_imports(alike: Path) -> None:
+    script = (
+        "import json, sys\n"
+        "from beam_pipeline.inspect import __main__ as inspect\n"
+        f"assert inspect.main([{str(alike)!r}]) == 0\n"
+        "heavy = 'apache_beam', 'training', 'grain', 'matplotlib', 'jinja2'\n"
+        "print(json.dumps([n for n in heavy if n in sys.modules]))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert json.loads(result.stdout.splitlines()[-1]) == []
+
+
+# --- gs:// ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags", [[], pytest.param(["--output_format=tfrecord"], marks=pytest.mark.slow)]
+)
+def test_dataset_on_gs(flags, gcs: Gcs, tmp_path: Path, capsys, wide) -> None:
+    pq.write_table(measurements_table(900, seed=2), tmp_path / "in.parquet")
+    assert main([f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/rows", *flags]) == 0
+    capsys.readouterr()
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path / "rows", f"{bucket}/rows")
+    local = said(capsys, f"{tmp_path}/rows")
+    assert said(capsys, f"{bucket}/rows") == local.replace(f"{tmp_path}/rows", f"{bucket}/rows")
+    row = said(capsys, f"{tmp_path}/rows", "--row=train:0")
+    assert said(capsys, f"{bucket}/rows", "--row=train:0") == row
+    said(capsys, f"{tmp_path}/rows", f"--html={tmp_path}/page.html")
+    told = said(capsys, f"{tmp_path}/rows", f"--html={bucket}/pages/page.html")
+    assert f"{bucket}/pages/page.html: " in told
+    page = (tmp_path / "page.html").read_bytes()
+    assert storage_files.read_file(f"{bucket}/pages/page.html") == page

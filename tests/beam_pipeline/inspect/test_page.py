@@ -139,19 +139,6 @@ def test_gaps_and_dead_letters(tmp_path: Path, browser: "Browser") -> None:
     assert "There is no test set" in shown
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_tiny_dataset(number: int, tmp_path: Path, browser: "Browser") -> None:
-    rows = [RowSpec("192.0.2.1", day_of_pings(number, 1))] * number
-    dataset = write_dataset(tmp_path / "rows", rows, "compact")
-    assert inspect.main([str(dataset), f"--html={tmp_path}/page.html"]) == 0
-    with visit(browser, tmp_path / "page.html") as seen:
-        for plot in seen.page.locator("svg.plot").all():
-            assert plot.evaluate(_OUTSIDE) == []
-        text = seen.page.locator("main").inner_text()
-    assert ("There is no train set" if number == 0 else "One row") in text
-    assert not re.search(r"\bnan\b", text, re.IGNORECASE)
-
-
 # --- look -----------------------------------------------------------------------------------------
 
 

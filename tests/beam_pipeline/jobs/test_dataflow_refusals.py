@@ -40,20 +40,6 @@ def test_a_region_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys) 
     assert "europe-west99" in error and "--region" in error
 
 
-@pytest.mark.parametrize(
-    "flag", ["--temp_location=gs://{}/temp", "--output=gs://{}/out", "--input=gs://{}/in/*"]
-)
-def test_a_bucket_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys, flag: str) -> None:
-    missing = flag.format("no-such-bucket-4711")
-    flags = [each for each in job_command(dataflow, bucket) if not each.startswith(flag[:8])]
-    capsys.readouterr()
-    assert main([*flags, missing]) in (1, 2)
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and error.startswith("error: "), error
-    assert "no-such-bucket-4711" in error
-    assert dataflow.jobs == []
-
-
 @pytest.mark.parametrize("place", ["temp_location", "output", "input"])
 def test_no_right_to_a_bucket(
     dataflow: DataflowApi, bucket: str, gcs: Gcs, capsys, monkeypatch, place: str

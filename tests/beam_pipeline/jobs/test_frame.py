@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.jobs import output_folder, output_lease
+from beam_pipeline.jobs import output_folder
 from beam_pipeline.jobs.frame import Commit, check_read, commit, start_time
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
-from beam_pipeline.jobs.output_lease import LostOutputError
-from tests.support.engines import Gcs, stored_objects
+from tests.support.engines import Gcs
 
 FILES = OutputFiles("output", "result", "_SUCCESS", {"": "data|manifest.json"})
 
@@ -60,28 +59,6 @@ def test_commit_after_commit_changes_nothing(job_run: JobRun) -> None:
         commit(b"", job_run, last, job_run)
     assert len(calls) == 1
     assert job_run.is_finished()
-
-
-def test_second_attempt_finishes_during_the_first(job_run: JobRun) -> None:
-    """The second one releases the marker, so the first finds its lease lost."""
-    second = Commit("Commit", write)
-    first = Commit("Commit", lambda run: write(run, lambda: commit(b"", job_run, second, run)))
-    commit(b"", job_run, first, job_run)
-    assert job_run.is_finished()
-
-
-def test_lost_lease_before_the_commit(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
-    output = f"{gcs.make_bucket()}/out"
-    with (
-        output_folder.taken(output, False, files=FILES) as lost,
-        output_folder.taken(output, False, files=FILES) as successor,
-    ):
-        with pytest.raises(LostOutputError, match="another run has taken the output"):
-            commit(b"", lost, Commit("Commit", write), lost)
-        assert set(stored_objects(output)) == {".probeline-temp/lock.json"}
-        commit(b"", successor, Commit("Commit", write), successor)
-    assert set(stored_objects(output)) == {"manifest.json", "_SUCCESS"}
 
 
 # --- start time ---------------------------------------------------------------------------------

@@ -27,13 +27,6 @@ def test_the_docs_list_the_counters_as_the_code_does() -> None:
     assert dict(listed) == explained
 
 
-def test_an_undocumented_counter_cannot_be_made() -> None:
-    with pytest.raises(KeyError):
-        monitoring.counter("surprises")
-    with pytest.raises(KeyError):
-        monitoring.distribution("surprises")
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     table = measurements_table(2500, seed=1, num_probes=12)

@@ -28,13 +28,6 @@ def folder(gcs: Gcs) -> str:
     return f"{gcs.make_bucket()}/out/.probeline-temp/run"
 
 
-@pytest.mark.parametrize("attempts", [1, 3])
-def test_nothing_is_left_however_often_it_is_repeated(folder: str, attempts: int) -> None:
-    for _ in range(attempts):
-        assert check_rights(b"", folder) == b""
-    assert stored_objects(folder) == {}
-
-
 def test_an_attempt_that_was_killed_does_not_hinder_the_next(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,14 +115,3 @@ def test_every_job_ends_before_its_work_begins(
     assert all(any(each in name for each in begun) for name in staged), staged
     left = stored_objects(f"{bucket}/out")
     assert not [name for name in left if "SUCCESS" in name or "rights" in name]
-
-
-def test_a_finished_run_has_checked_and_left_nothing(
-    gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bucket = gcs.make_bucket()
-    with faulty(gcs.endpoint) as proxy:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        assert convert([*inputs(tmp_path, "convert"), f"--output={bucket}/out"]) == 0
-        assert any("/rights-" in request.name for request in proxy.requests)
-    assert not [name for name in stored_objects(f"{bucket}/out") if "probeline-temp" in name]

@@ -1,6 +1,5 @@
 """Evaluation sets: every row with a text has a number, and what is read comes back."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,41 +13,34 @@ from beam_pipeline.overlap.evaluation import (
     match_evaluation,
     write_rows,
 )
+from beam_pipeline.overlap.evaluation_sources import (
+    EvaluationSource,
+    dataset_name,
+    parse_evaluation_source,
+)
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, tokenizer_named
+from tests.support.overlap_jobs import write_lines
 
 FIELDS = Fields("text", "id")
 
 
-def write_jsonl(path: Path, records: list) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
-
-
 @pytest.fixture
 def sets(tmp_path: Path) -> list[str]:
-    write_jsonl(
-        tmp_path / "mmlu-dolma-1a2b3c" / "b.jsonl",
-        [
-            {"id": 7, "text": "a\ud800"},
-            {"id": 8},
-            {"id": 9, "text": None},
-            {"text": "", "x": 1},
-            "{",
-            {"id": "ü", "text": "İ"},
-        ],
-    )
-    write_jsonl(tmp_path / "mmlu-dolma-1a2b3c" / "a.jsonl", [{"id": "first", "text": "one"}])
-    write_jsonl(tmp_path / "gsm8k" / "x.jsonl", [{"id": None, "text": "two"}])
-    return [str(tmp_path / "mmlu-dolma-1a2b3c"), f"maths={tmp_path / 'gsm8k'}"]
+    mmlu, gsm8k = tmp_path / "mmlu-dolma-1a2b3c", tmp_path / "gsm8k"
+    odd = [{"id": 7, "text": "a\ud800"}, {"id": 8}, {"id": 9, "text": None}, {"text": "", "x": 1}]
+    write_lines(mmlu / "b.jsonl", *odd)
+    with (mmlu / "b.jsonl").open("a") as file:
+        file.write('{\n{"id": "ü", "text": "İ"}\n')
+    write_lines(mmlu / "a.jsonl", {"id": "first", "text": "one"})
+    write_lines(gsm8k / "x.jsonl", {"id": None, "text": "two"})
+    return [str(mmlu), f"maths={gsm8k}"]
 
 
 def texts_of(rows: EvaluationRows) -> list[str]:
     return [rows.text(number) for number in range(len(rows))]
 
 
-def test_rows_come_back_in_order_with_all_that_they_had(sets: list[str], tmp_path: Path) -> None:
+def test_rows_come_back_in_order(sets: list[str], tmp_path: Path) -> None:
     path = str(tmp_path / "rows.arrow")
     counts, letters = write_rows(match_evaluation(sets), path, FIELDS)
     assert counts == {"eval_records": 8, "eval_rows": 5, "eval_without_text": 2}
@@ -63,13 +55,8 @@ def test_rows_come_back_in_order_with_all_that_they_had(sets: list[str], tmp_pat
         "a.jsonl", "b.jsonl", "b.jsonl", "b.jsonl", "x.jsonl",
     ]  # fmt: skip
     hashes = [record_hash(record) for record in ({"text": "", "x": 1}, {"id": None, "text": "two"})]
-    assert [rows[number].instance_id for number in numbers] == [
-        "first",
-        "7",
-        hashes[0],
-        "ü",
-        hashes[1],
-    ]
+    ids = ["first", "7", hashes[0], "ü", hashes[1]]
+    assert [rows[number].instance_id for number in numbers] == ids
     for some in ([], [0], [4], [1, 1, 3], [0, 1, 2, 3, 4]):  # from several batches of the file
         assert list(rows.some(np.array(some, np.uint32))) == [rows[number] for number in some]
     joined = [
@@ -80,7 +67,7 @@ def test_rows_come_back_in_order_with_all_that_they_had(sets: list[str], tmp_pat
     assert joined == [text.encode("utf-8", "surrogatepass") for text in texts_of(rows)]
 
 
-def test_two_sources_of_one_name_are_one_set_and_a_file_counts_once(sets: list[str]) -> None:
+def test_two_sources_of_one_name(sets: list[str]) -> None:
     again = [*sets, sets[0] + "/a.jsonl", f"mmlu={sets[1].partition('=')[2]}"]
     files = match_evaluation(again)
     assert [file.dataset for file in files] == ["mmlu", "mmlu", "maths", "mmlu"]
@@ -97,7 +84,7 @@ def test_a_limit_takes_the_first_rows_of_each_set(
 
 
 def test_a_set_without_texts_says_what_its_records_have(tmp_path: Path) -> None:
-    file = write_jsonl(tmp_path / "quiz" / "x.jsonl", [{"question": "?", "answer": "!"}])
+    file = write_lines(tmp_path / "quiz/x.jsonl", {"question": "?", "answer": "!"})
     with pytest.raises(ProbelineError) as error:
         write_rows(match_evaluation([str(file)]), str(tmp_path / "rows.arrow"), FIELDS)
     assert "evaluation set quiz" in str(error.value)
@@ -106,23 +93,16 @@ def test_a_set_without_texts_says_what_its_records_have(tmp_path: Path) -> None:
 
 
 def test_an_empty_set_is_an_error(sets: list[str], tmp_path: Path) -> None:
-    empty = write_jsonl(tmp_path / "none" / "x.jsonl", [])
+    empty = write_lines(tmp_path / "none/x.jsonl")
     with pytest.raises(ProbelineError, match="evaluation set none"):
         write_rows(match_evaluation([*sets, str(empty)]), str(tmp_path / "rows.arrow"), FIELDS)
-
-
-def test_a_source_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--decontaminate_source=.*matches no file"):
-        match_evaluation([str(tmp_path / "nothing")])
 
 
 def halves(text: str) -> list[tuple[str, int, int]]:
     return [(text[:2], 0, 2)]
 
 
-def test_the_fingerprint_tells_everything_that_shapes_a_match(
-    sets: list[str], tmp_path: Path
-) -> None:
+def test_fingerprint_depends_on_all_that_shapes_a_match(sets: list[str], tmp_path: Path) -> None:
     path = str(tmp_path / "rows.arrow")
     write_rows(match_evaluation(sets), path, FIELDS)
     default = TOKENIZERS["default"]
@@ -143,10 +123,8 @@ def test_the_fingerprint_tells_everything_that_shapes_a_match(
 
 def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
     texts = [f"text {number} " + "x" * (number % 7) * 3000 for number in range(3000)]
-    file = write_jsonl(
-        tmp_path / "many" / "x.jsonl",
-        [{"id": number, "text": text} for number, text in enumerate(texts)],
-    )
+    records = ({"id": number, "text": text} for number, text in enumerate(texts))
+    file = write_lines(tmp_path / "many/x.jsonl", *records)
     path = str(tmp_path / "rows.arrow")
     write_rows(match_evaluation([str(file)]), path, FIELDS)
     rows = EvaluationRows.open(path)
@@ -155,3 +133,67 @@ def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
         assert (rows.text(number), rows[number].instance_id) == (texts[number], str(number))
     with pytest.raises(IndexError):
         rows[3000]
+
+
+# --- names and paths ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("gs://bucket/evals/mmlu-dolma-1a2b3c", "mmlu"),
+        ("gs://bucket/evals/mmlu-dolma-1a2b3c/part-0.jsonl.gz", "mmlu"),
+        ("gs://bucket/evals/mmlu-dolma-1a2b3c/**/x[0-9]/*.json", "mmlu"),
+        ("gs://bucket/evals/gsm8k*/main.parquet", "evals"),
+        ("gs://bucket", "bucket"),
+        ("/evals/gsm8k-main-abcdef", "gsm8k-main"),
+        ("/evals/gsm8k-main-abcdefa", "gsm8k-main-abcdefa"),
+        ("/evals/gsm8k-dolma-v2", "gsm8k-dolma-v2"),
+        ("/evals/gsm8k-1a2b3c-dolma", "gsm8k-1a2b3c"),
+        ("/evals/-dolma", "-dolma"),
+        ("/evals/gsm8k/test.jsonl.zst", "gsm8k"),
+    ],
+)
+def test_name_of_a_folder(path: str, name: str) -> None:
+    assert dataset_name(path) == name
+
+
+def test_name_of_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "arc-dolma-0a1b2c").mkdir()
+    monkeypatch.chdir(tmp_path / "arc-dolma-0a1b2c")
+    assert dataset_name("test.jsonl") == dataset_name(".") == dataset_name("*.json") == "arc"
+    assert dataset_name("sub/../x/") == "x"
+
+
+def test_name_of_an_existing_folder_with_wildcards(tmp_path: Path) -> None:
+    assert dataset_name(f"{tmp_path}/arc[1]") == tmp_path.name
+    (tmp_path / "arc[1]-dolma").mkdir()
+    assert dataset_name(f"{tmp_path}/arc[1]-dolma") == "arc[1]"
+
+
+@pytest.mark.parametrize("path", ["/", "/test.jsonl", "/*.jsonl"])
+def test_path_without_a_folder_needs_a_name(path: str) -> None:
+    with pytest.raises(UsageError, match=r"no folder .*NAME=/"):
+        dataset_name(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mmlu=gs://b/x", EvaluationSource("mmlu", "gs://b/x")),
+        ("my set=/e/a=b.jsonl", EvaluationSource("my set", "/e/a=b.jsonl")),
+        ("/e/lang=en/x.jsonl", EvaluationSource("lang=en", "/e/lang=en/x.jsonl")),
+        ("gs://b/lang=en", EvaluationSource("lang=en", "gs://b/lang=en")),
+        ("/e/mmlu-dolma-1a2b3c", EvaluationSource("mmlu", "/e/mmlu-dolma-1a2b3c")),
+    ],
+)
+def test_given_name(text: str, expected: EvaluationSource) -> None:
+    assert parse_evaluation_source(text) == expected
+
+
+@pytest.mark.parametrize(("text", "problem"), [("=/e/x", "no name"), ("mmlu=", "no path")])
+def test_source_without_name_or_path(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        parse_evaluation_source(text)
+    with pytest.raises(UsageError, match="no path"):
+        parse_evaluation_source("")

@@ -50,12 +50,6 @@ def hit(n: int) -> dict[str, Any]:
 # --- as a function --------------------------------------------------------------------------------
 
 
-def test_a_run_returns_the_path_of_its_results(paths: dict[str, Any]) -> None:
-    output = run_train_test_overlap(DeconConfig(**paths, ngram=NGramConfig([4, 8])))
-    assert output == paths["output_path"] and (Path(output) / ".SUCCESS").exists()
-    assert stats_of(output) == [hit(4), hit(8)]
-
-
 @pytest.mark.parametrize("kind", ["options", "flags"])
 def test_beams_options_are_taken_and_left_as_they_were(
     paths: dict[str, Any], monkeypatch: pytest.MonkeyPatch, kind: str
@@ -74,11 +68,6 @@ def test_beams_options_are_taken_and_left_as_they_were(
     assert (direct.direct_num_workers, direct.direct_running_mode) == (2, "multi_threading")
     assert options.view_as(StandardOptions).runner is None
     assert stats_of(paths["output_path"]) == [hit(15)]
-
-
-def test_an_unknown_flag_of_beam_is_refused(paths: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"--runer is neither .* did you mean --runner\?"):
-        run_train_test_overlap(DeconConfig(**paths), ["--runer=DirectRunner"])
 
 
 def test_what_a_worker_finds_wrong_is_our_error(paths: dict[str, Any]) -> None:
@@ -161,10 +150,3 @@ def test_a_step_as_marin_writes_it_runs(paths: dict[str, Any]) -> None:
     )
     assert step.fn(step.config) == paths["output_path"]
     assert stats_of(paths["output_path"]) == [hit(5), hit(10), hit(15)]
-
-
-def test_a_step_that_cannot_be_is_refused_when_it_is_made(paths: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="--max_details=-5 is outside"):
-        build_overlap_step("x", **paths, max_details=-5)
-    with pytest.raises(TypeError, match="ngram_lengths"):
-        build_overlap_step("x", **paths, ngram_lengths=5)

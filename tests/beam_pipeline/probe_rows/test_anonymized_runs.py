@@ -211,28 +211,6 @@ def test_any_cutting_of_the_input_and_any_way_to_the_key_give_the_same_bytes(
     assert files_of(again) == files_of(whole)
 
 
-def test_another_key_shares_nothing(whole: Path, source: Input, tmp_path: Path) -> None:
-    (tmp_path / "key").write_bytes(KEY[::-1])
-    other = make_dataset(source.path, tmp_path / "out", *anonymized(tmp_path / "key"))
-    one, two = ({row.src_addr for row in read_rows(dataset)} for dataset in (whole, other))
-    assert len(one) == len(two) == 12 and not one & two
-
-
-@pytest.mark.slow
-def test_worker_processes_find_the_key(
-    whole: Path, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(KEY_VARIABLE, KEY.hex())
-    more = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
-    flags = [*more, "--anonymize=prefix_preserving"]
-    assert files_of(make_dataset(source.path, tmp_path / "out", *flags)) == files_of(whole)
-
-
-def test_on_prism(whole: Path, source: Input, key_file: Path, tmp_path: Path, prism: str) -> None:
-    flags = ["--runner=PrismRunner", f"--prism_location={prism}", *anonymized(key_file)]
-    assert files_of(make_dataset(source.path, tmp_path / "out", *flags)) == files_of(whole)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_on_flink(whole: Path, source: Input, key_file: Path, tmp_path: Path, flink: Flink) -> None:

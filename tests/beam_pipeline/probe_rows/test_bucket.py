@@ -15,25 +15,20 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows.bucket import Bucket, History, LargeHistory, num_buckets
+from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
 from beam_pipeline.probe_rows.chunks import (
     LARGE_RUN_RECORDS,
-    NUM_COLUMNS,
     Chunk,
-    pack,
     store_chunks,
 )
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SORT_MEMORY_BYTES
-from beam_pipeline.probe_rows.pregroup import Grouped, pregroup
+from beam_pipeline.probe_rows.pregroup import Grouped
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, StoredPayload
-from beam_pipeline.sources.measurements import AddressColumn, Block
 from tests.support.buckets import (
-    LOW,
     MEASUREMENTS,
     Measurement,
     Record,
-    block_of,
     reference,
     some_units,
     store,
@@ -158,23 +153,6 @@ def test_every_history_comes_out_whole_once_and_sorted(
     assert histories == reference(units)
 
 
-@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
-@pytest.mark.parametrize("large", [50, 100_000], ids=["chunks of one probe", "shared chunks"])
-def test_probes_that_fit_go_together_and_one_that_does_not_is_sorted_outside(
-    tmp_path, monkeypatch, large, inline_bytes
-):
-    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large)
-    units = some_units(6, num_probes=12, per_probe=5, hot=90)
-    chunks = store(tmp_path, units, 1, inline_bytes)
-    one_probe = np.zeros((NUM_COLUMNS, 1), np.uint64)
-    header = len(pack(one_probe, np.array([0, 1]))[0])  # its values need no more
-    alone = [chunk for chunk in chunks[0] if sizes_of(chunk)[0] == header]
-    assert len(alone) == (6 if large == 50 else 0)
-    histories, ways = sort_all(tmp_path, chunks, memory_bytes=3000)
-    assert ways == {"external": 1, "in memory": 11}
-    assert histories == reference(units)
-
-
 def sizes_of(chunk: Chunk) -> list[int]:
     return [
         len(payload) if isinstance(payload, bytes) else payload.length
@@ -190,52 +168,6 @@ def test_as_many_probes_are_sorted_at_a_time_as_the_memory_holds(tmp_path):
         histories = list(Bucket(chunks, reader, memory_bytes, str(tmp_path)).histories())
         reader.close()
         assert [len(history[0]) for history in histories] == [20 // steps] * steps
-
-
-@pytest.mark.parametrize("memory_bytes", [2_000, 1 << 20])
-def test_the_order_of_the_chunks_changes_no_byte(tmp_path, memory_bytes):
-    (chunks,) = store(tmp_path, some_units(5, num_probes=9, per_probe=8)).values()
-
-    def bytes_of(chunks: list[Chunk]) -> list[tuple]:
-        reader = ClaimReader(str(tmp_path))
-        found = []
-        for history in Bucket(chunks, reader, memory_bytes, str(tmp_path)).histories():
-            assert isinstance(history, History)
-            found.append((history.src_addrs, history.run.tobytes(), history.bounds.tolist()))
-        reader.close()
-        return found
-
-    assert bytes_of(chunks) == bytes_of(chunks[::-1]) == bytes_of([*chunks[2:], *chunks[:2]])
-
-
-def test_a_probe_is_in_one_bucket_whatever_else_its_work_units_hold(tmp_path):
-    units = some_units(4, num_probes=30, per_probe=2)
-    units = [unit[number * 10 :] for number, unit in enumerate(units)]
-    chunks = store(tmp_path, units, buckets=7)
-    assert len(chunks) == 7
-    assert all(len(of_bucket) <= 4 for of_bucket in chunks.values())
-    histories, _ = sort_all(tmp_path, chunks, 1 << 20)  # where none may come twice
-    assert histories == reference(units)
-
-
-def test_a_source_without_a_measurement_is_no_probe(tmp_path):
-    """Dictionaries may hold entries that only dropped rows used."""
-    (unit,) = some_units(1, num_probes=3, per_probe=4)
-    block = block_of(unit)
-    unused = AddressColumn(
-        block.src.codes, np.append(block.src.hi, LOW), np.append(block.src.lo, np.uint64(7))
-    )
-    writer = ClaimWriter(str(tmp_path / "chunks"), "unit", root=str(tmp_path))
-    grouped = pregroup([Block(block.event_time, unused, block.dst, block.rtt)], 1)
-    chunks = {0: [chunk for _, chunk in store_chunks(grouped, writer)]}
-    writer.close()
-    histories, _ = sort_all(tmp_path, chunks, 1 << 20)
-    assert histories == reference([unit])
-
-
-def test_the_number_of_buckets_follows_from_the_rows_in_all():
-    rows = [0, 1, 500_000, 500_001, 10**9, 10**10, 10**12]
-    assert [num_buckets(number) for number in rows] == [1, 1, 1, 2, 2000, 10_000, 10_000]
 
 
 # --- memory -------------------------------------------------------------------------------------

@@ -37,22 +37,6 @@ def part(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_datasets_and_parquet_become_what_one_job_writes(
-    folder: Path, whole: Path, part: Path
-) -> None:
-    other_form = ["--output_format=tfrecord", "--record_encoding=tf_example", "--num_shards=2"]
-    source = write_input(folder / "second", TABLE.slice(1000, 1000))
-    other = folder / "other"
-    flags = ["--max_row_size_mb=1", "--train_ratio=0.5", "--measurement_encoding=arrow"]
-    assert main([f"--input={source}", f"--output={other}", *flags, *other_form]) == 0
-    rest = write_input(folder / "third", TABLE.slice(2000))
-    merged = folder / "merged"
-    inputs = [f"--input={path}" for path in (part, other, f"{part}/", rest)]
-    assert main([*inputs, f"--output={merged}", *FLAGS]) == 0
-    assert files_of(merged) == files_of(whole)
-
-
-@pytest.mark.slow
 def test_a_dataset_is_written_in_another_form(whole: Path, tmp_path: Path) -> None:
     """Compact rows are those of the values that they hold."""
     compact, again = tmp_path / "compact", tmp_path / "again"

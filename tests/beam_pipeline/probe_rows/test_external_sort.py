@@ -1,6 +1,5 @@
 """The bounded sort against sorted(): the same records, whatever the runs and the memory."""
 
-import os
 import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,21 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
-from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.probe_rows.external_sort import (
     ExternalSort,
     SortedRun,
-    Span,
-    UnreadRun,
-    load_all,
 )
 from beam_pipeline.shards.claim_checks import (
     ClaimReader,
     ClaimWriter,
     Payload,
-    PayloadReader,
-    StoredPayload,
 )
 from tests.support.buckets import Record, unread
 from tests.support.helpers import (
@@ -147,41 +140,6 @@ def test_runs_that_are_disjoint_touch_overlap_or_lie_in_others(
     assert_plain_sort(tmp_path, groups, memory_bytes, 0, known)
 
 
-@pytest.mark.parametrize("memory_bytes", [1, 100, 2_000, 1 << 20])
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("fan_in", [3, 64])
-def test_many_merges_of_many_runs(tmp_path, monkeypatch, fan_in, wide, memory_bytes):
-    monkeypatch.setattr(external_sort, "MAX_FAN_IN", fan_in)
-    run = make_run(400, seed=1, wide=wide, ties=True)
-    blocks = sort_all(tmp_path, store(tmp_path, cut(run, 15, seed=2)), memory_bytes).blocks
-    assert tuples_of(blocks) == records_as_tuples(run)
-    assert (len(blocks) == 1) == (memory_bytes >= 2 * run.nbytes)
-
-
-def test_narrow_and_wide_runs_meet_in_one_order(tmp_path, monkeypatch):
-    """Only one group of runs has a wide one, so widths differ between the merges too."""
-    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 3)
-    runs = [*cut(make_run(600, seed=3, ties=True), 11, seed=4), make_run(40, seed=5, wide=True)]
-    blocks = sort_all(tmp_path, store(tmp_path, runs), 2_000).blocks
-    assert len(blocks) > 5
-    assert tuples_of(blocks) == sorted(record for run in runs for record in records_as_tuples(run))
-
-
-def test_the_order_of_the_runs_does_not_matter(tmp_path):
-    stored = store(tmp_path, cut(make_run(500, seed=6, wide=True, ties=True), 20, seed=7))
-    one_way = np.concatenate(sort_all(tmp_path, stored, 3_000).blocks)
-    other_way = np.concatenate(sort_all(tmp_path, stored[::-1], 3_000).blocks)
-    assert one_way.tobytes() == other_way.tobytes()
-
-
-@pytest.mark.parametrize("memory_bytes", [100, 1_000, 100_000])
-def test_records_that_are_all_equal_are_all_kept(tmp_path, memory_bytes):
-    run = np.repeat(make_run(1, seed=8), 700)
-    stored = store(tmp_path, [run[:300], run[300:310], run[310:]])
-    blocks = sort_all(tmp_path, stored, memory_bytes).blocks
-    assert np.concatenate(blocks).tobytes() == run.tobytes()
-
-
 # --- what is read and written -------------------------------------------------------------------
 
 
@@ -219,19 +177,6 @@ def test_runs_that_touch_or_overlap_their_neighbours_are_read_once(tmp_path):
     assert found.spilled_bytes == 0
 
 
-def test_only_what_overlaps_too_much_is_merged_first(tmp_path, monkeypatch):
-    """Disjoint runs before and after a crowd of twelve are read once, whole."""
-    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 8)
-    run = make_run(10_000, seed=28)
-    crowd = cut(run[4_000:5_200], 12, seed=29)
-    runs = [*np.split(run[:4_000], 20), *crowd, *np.split(run[5_200:], 24)]
-    found = sort_all(tmp_path, store(tmp_path, runs), 16_000)
-    assert np.concatenate(found.blocks).tobytes() == run.tobytes()
-    assert found.spilled_bytes == sum(sorted(part.nbytes for part in crowd)[:5])  # 12 to 8
-    reads_of_crowd = 2 * sum(-(-part.nbytes // 496) for part in crowd)  # half of a block
-    assert 44 < found.num_reads <= 44 + reads_of_crowd
-
-
 def test_runs_without_spans_are_joined_to_runs_of_about_the_memory_allowed(tmp_path):
     """One file handle and one block a run would be too many and too small."""
     run, memory_bytes = make_run(2_000, seed=10), 4_000
@@ -256,18 +201,6 @@ def test_no_more_runs_than_the_fan_in_are_merged_at_a_time(tmp_path, monkeypatch
     assert found.spilled_bytes == merged * 20 * run.itemsize
 
 
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("num_runs", quick_and_slow([10, 40, 400], [40]))
-@pytest.mark.parametrize("with_span", [True, False])
-def test_no_block_is_larger_than_the_memory_allowed(tmp_path, num_runs, wide, with_span):
-    run = make_run(4_000, seed=14, wide=wide)
-    memory_bytes = 16_000
-    stored = store(tmp_path, cut(run, num_runs, seed=15))
-    blocks = sort_all(tmp_path, stored, memory_bytes, lambda _: with_span).blocks
-    assert max(block.nbytes for block in blocks) <= memory_bytes
-    assert len(np.concatenate(blocks)) == len(run)
-
-
 @pytest.mark.parametrize("is_disjoint", quick_and_slow([False, True], [False]))
 def test_memory_stays_a_small_multiple_however_long_the_history(tmp_path, is_disjoint):
     run, memory_bytes = make_run(150_000, seed=16), 200_000
@@ -289,77 +222,3 @@ def test_memory_stays_a_small_multiple_however_long_the_history(tmp_path, is_dis
     reader.close()
     assert at == num_records * NARROW.itemsize
     assert peak < 4 * memory_bytes < len(wanted)
-
-
-# --- chunk files that changed -------------------------------------------------------------------
-
-
-def sort_changed(folder: Path, stored: list[SortedRun], memory_bytes: int) -> None:
-    reader = ClaimReader()
-    span = Span(0, 1)  # as it was when it was written, whatever is read
-    runs = [
-        UnreadRun(run.is_wide, run.num_bytes, PayloadReader(run.payload, reader), span)
-        for run in stored
-    ]
-    for _ in ExternalSort(str(folder / "runs"), reader, memory_bytes).sort(runs):
-        pass
-    reader.close()
-
-
-def damage(path: str, at: int) -> None:
-    data = bytearray(Path(path).read_bytes())
-    data[at] ^= 1
-    Path(path).write_bytes(data)
-
-
-@pytest.mark.parametrize("memory_bytes", [1 << 20, 2_000], ids=["in memory", "block by block"])
-@pytest.mark.parametrize("record", [0, 150, 299])
-def test_a_chunk_that_changed_on_storage_ends_the_run(tmp_path, record, memory_bytes):
-    chunks = store(tmp_path, [make_run(300, seed=18), make_run(10, seed=19)])
-    payload = chunks[0].payload
-    assert isinstance(payload, StoredPayload)
-    damage(payload.path, payload.offset + record * NARROW.itemsize + 8)  # of the destination
-    with pytest.raises(ProbelineError, match=r"unit-\w+ changed after it was written"):
-        sort_changed(tmp_path, chunks, memory_bytes)
-
-
-@pytest.mark.parametrize("memory_bytes", [1 << 20, 2_000], ids=["in memory", "block by block"])
-def test_a_chunk_file_that_was_cut_ends_the_run(tmp_path, memory_bytes):
-    chunks = store(tmp_path, [make_run(300, seed=20)])
-    payload = chunks[0].payload
-    assert isinstance(payload, StoredPayload)
-    os.truncate(payload.path, payload.length - 1)
-    with pytest.raises(ProbelineError, match="changed after it was written"):
-        sort_changed(tmp_path, chunks, memory_bytes)
-
-
-def test_a_chunk_file_that_is_gone_ends_the_run_with_its_name(tmp_path):
-    chunks = store(tmp_path, [make_run(300, seed=21)])
-    payload = chunks[0].payload
-    assert isinstance(payload, StoredPayload)
-    os.remove(payload.path)
-    with pytest.raises(ProbelineError, match=r"cannot read back .*unit-\w+: No such file"):
-        sort_changed(tmp_path, chunks, 1 << 20)
-
-
-# --- SortedRun ----------------------------------------------------------------------------------
-
-
-def loaded(run: SortedRun, reader: ClaimReader) -> bytes:
-    return load_all([run], reader)[0].tobytes()
-
-
-@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_stored_run_survives_the_trip_as_bytes_and_can_be_cut(tmp_path, wide, inline_bytes):
-    run = make_run(50, seed=22, wide=wide)
-    (stored,) = store(tmp_path, [run], inline_bytes)
-    again = SortedRun.decode(stored.encode())
-    assert again == stored
-    assert again.count == 50
-    reader = ClaimReader()
-    assert loaded(again, reader) == run.tobytes()
-    part = SortedRun.decode(again.part(7, 20).encode())
-    assert loaded(part, reader) == run[7:27].tobytes()
-    assert loaded(part.part(3, 5), reader) == run[10:15].tobytes()
-    reader.close()

@@ -4,7 +4,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from apache_beam.pvalue import TaggedOutput
 from hypothesis import HealthCheck, given, settings
@@ -16,11 +15,10 @@ from beam_pipeline.probe_rows import grouping
 from beam_pipeline.probe_rows.chunks import Chunk
 from beam_pipeline.probe_rows.grouping import SortBucket
 from beam_pipeline.probe_rows.job import Workspace
-from beam_pipeline.probe_rows.pregroup import rank
 from beam_pipeline.probe_rows.row_splitting import CutRows, OpenRows, Segment
 from beam_pipeline.shards.claim_checks import ClaimReader
 from tests.support.buckets import MEASUREMENTS, Record, reference, some_units, store
-from tests.support.helpers import make_run, records_as_tuples, run_do_fn, run_of_tuples
+from tests.support.helpers import records_as_tuples, run_do_fn, run_of_tuples
 from tests.support.probe_rows_on_disk import plain_cut, rows_in
 from tests.support.properties import num_examples
 
@@ -144,31 +142,3 @@ def test_single_rows_travel_together_up_to_a_bound(tmp_path, monkeypatch):
         full = -(-4000 // row_bytes)
         rest = num_probes % full
         assert lengths == [full] * (num_probes // full) + [rest] * (rest > 0)
-
-
-def test_a_split_probe_between_others_leaves_them_whole(tmp_path):
-    """Rows before and behind it are joined without it."""
-    units = some_units(1, num_probes=9, per_probe=5, wide_share=0)
-    sources = list({source: None for source, _ in units[0]})
-    in_order, _ = rank(*np.array([divmod(source, 1 << 64) for source in sources], np.uint64).T)
-    second, seventh = sources[in_order[1]], sources[in_order[6]]
-    units += [[each for each in some_units(1, 9, 400, 0)[0] if each[0] in (second, seventh)]]
-    ((_, chunks),) = store(tmp_path, units).items()
-    row_format = RowFormat("arrow", 8000)
-    cut, segments, _ = sort_bucket(tmp_path, chunks, row_format)
-    assert segments == {}
-    lengths = [len(rows.keys) for rows in cut]
-    assert [length for length in lengths if length > 1] == [4, 2] and len(lengths) > 6
-    assert as_rows(cut) == wanted_rows(reference(units), row_format)
-
-
-@given(
-    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any),
-    piece_bytes=st.integers(1, 1000),
-)
-def test_segments_are_whole_however_small_the_blocks_of_a_merge(lengths, piece_bytes):
-    run = make_run(sum(lengths), seed=1)
-    pieces = list(grouping._pieces(np.split(run, np.cumsum(lengths)[:-1]), piece_bytes))
-    assert np.concatenate(pieces).tobytes() == run.tobytes()
-    assert {len(piece) for piece in pieces[:-1]} <= {max(1, piece_bytes // run.itemsize)}
-    assert 0 < len(pieces[-1]) <= max(1, piece_bytes // run.itemsize)

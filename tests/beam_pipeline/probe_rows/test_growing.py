@@ -97,21 +97,6 @@ def test_day_by_day_is_one_job(sources: list[Path], tmp_path: Path, flags: list[
     assert (told.counts.rows_left_out > 0) == ("--sample_probes=0.7" in flags)
 
 
-@pytest.mark.slow
-def test_a_compact_sample_grows_by_the_values_that_come_in(
-    sources: list[Path], tmp_path: Path
-) -> None:
-    """The measurements are those of one job; within a second, and in timestamps, order is lost."""
-    flags = [*_COMPACT, *_SAMPLE]
-    rows = grown(sources, tmp_path / "grown", *flags)
-    whole = make_dataset(sources[0], tmp_path / "whole", f"--input={sources[1]}", *flags)
-    found, wanted = (
-        {source: sorted(values) for source, values in history(read_rows(each)).items()}
-        for each in (rows, whole)
-    )
-    assert found == wanted
-
-
 def test_the_same_day_again_adds_nothing(
     distinct: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,16 +121,6 @@ def test_datasets_that_overlap(sources: list[Path], distinct: Path, tmp_path: Pa
     inputs = [f"--input={dataset}" for dataset in datasets]
     merged = make_dataset(sources[1], tmp_path / "merged", *inputs, *_DROP)
     assert files_of(merged) == files_of(distinct)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_with_one_and_two_workers(
-    sources: list[Path], distinct: Path, tmp_path: Path, workers: str
-) -> None:
-    flag = f"--direct_num_workers={workers}"
-    rows = grown(sources, tmp_path / "rows", *_DROP, flag, later=(flag,))
-    assert files_of(rows) == files_of(distinct)
 
 
 def test_on_prism(sources: list[Path], distinct: Path, tmp_path: Path, prism: str) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.main import main
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, files_of, make_dataset
 from tests.support.kills import KILL_POINTS, kill_script
@@ -53,26 +52,6 @@ def test_sigterm_tidies_up(source: Path, tmp_path: Path) -> None:
     assert b"stopped" in stderr
     assert not (output / "_SUCCESS").exists()
     assert not list(output.glob(".probeline-temp/*"))
-
-
-@pytest.mark.slow
-def test_a_live_run_is_left_alone(source: Path, tmp_path: Path) -> None:
-    """A run that waits before its commit is not disturbed by another; killed, it gives way."""
-    output = tmp_path / "out"
-    script = kill_script("probe_rows.commit", "module", "write_success", 1)
-    pause = "print('waits', flush=True), signal.pause()"
-    script = script.replace("os.kill(os.getpid(), signal.SIGKILL)", pause)
-    flags = [f"--input={source}", f"--output={output}", *FLAGS]
-    process = subprocess.Popen([sys.executable, "-c", script, *flags], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout and process.stdout.readline() == b"waits\n"
-        before = sorted(path.name for path in output.rglob("*"))
-        assert main(flags) == 2
-        assert sorted(path.name for path in output.rglob("*")) == before
-    finally:
-        process.kill()
-        process.communicate()
-    assert files_of(make_dataset(source, output))
 
 
 @pytest.mark.parametrize("victim", ["prism", "whole group"])

@@ -10,7 +10,6 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows.launch import sort_inputs
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.verify import __main__ as verify
-from tests.support.engines import Gcs
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, write_input
 
@@ -44,13 +43,3 @@ def test_other_filesystems_of_beam_have_no_datasets() -> None:
         [],
         ["objects://b/x", "objects://b/*"],
     )
-
-
-@pytest.mark.slow
-def test_on_gs(tmp_path: Path, gcs: Gcs) -> None:
-    bucket = gcs.make_bucket()
-    days = [f"{bucket}/day[{number}]*" for number in (1, 2)]
-    for number, day in enumerate(days):
-        source = write_input(tmp_path / f"{number}", _TABLE.slice(100 * number, 100))
-        gcs.upload(source.parent, day)
-    use(days, f"{bucket}/o[1] *?")

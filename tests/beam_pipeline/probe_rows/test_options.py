@@ -1,6 +1,8 @@
-"""Flags: one spelling or the other, Beam's own passed on, the in-memory runner by default."""
+"""Flags of the job: spellings, flags of Beam, the cores it takes, and one line for a bad flag."""
 
-from dataclasses import fields
+import os
+import socket
+from pathlib import Path
 
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
@@ -8,44 +10,38 @@ from apache_beam.runners.portability.fn_api_runner import worker_handlers
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs import beam_options as runners
-from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, use_cores
+from beam_pipeline.jobs import running
+from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, check_job_server, use_cores
 from beam_pipeline.jobs.running import new_pipeline
+from beam_pipeline.main import main
+from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.launch import inline_bytes
-from beam_pipeline.probe_rows.options import (
-    DEFAULT_RECORD_OPTIONS,
-    Options,
-    make_parser,
-    parse,
-)
+from beam_pipeline.probe_rows.options import DEFAULT_RECORD_OPTIONS, parse
+from beam_pipeline.sources.inputs import MeasurementFile
+from beam_pipeline.storage.matching import FileVersion
 
-NEEDED = ["--input=a", "--output=b"]
+NEEDED = ["--input=i", "--output=o"]
+NOT_UTF_8 = os.fsdecode(b"\xff")
 
 
 def test_dashes_and_underscores_are_one() -> None:
-    one, _ = parse([*NEEDED, "--num-shards=3", "--max-row-size-mb", "2"])
-    other, _ = parse([*NEEDED, "--num_shards=3", "--max_row_size_mb", "2"])
+    given = ["--input", "my-data/--odd", "--output=b-c", "--input=c"]
+    one, _ = parse([*given, "--num-shards=3", "--max-row-size-mb", "2"])
+    other, _ = parse([*given, "--num_shards=3", "--max_row_size_mb", "2"])
     assert one == other and one.num_shards == 3 and one.max_row_size_mb == 2
+    assert one.input == ("my-data/--odd", "c") and one.output == "b-c"
 
 
-def test_a_value_keeps_its_dashes() -> None:
-    options, _ = parse(["--input", "my-data/--odd", "--output=b-c"])
-    assert options.output == "b-c"
-
-
-def test_input_may_be_given_again() -> None:
-    assert parse([*NEEDED, "--input=c"])[0].input == ("a", "c")
-
-
-@pytest.mark.parametrize("flags", [[], ["--runner=DirectRunner"]])
-def test_the_default_runner_is_in_memory(flags: list[str]) -> None:
-    _, beam_options = parse([*NEEDED, *flags])
-    assert beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
-
-
-def test_beams_flags_go_on() -> None:
+def test_flags_of_beam_are_passed_on() -> None:
+    for flags in ([], ["--runner=DirectRunner"]):
+        _, beam_options = parse([*NEEDED, *flags])
+        assert beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
     _, beam_options = parse([*NEEDED, "--direct-num-workers=3", "--runner=PrismRunner"])
     assert beam_options.view_as(DirectOptions).direct_num_workers == 3
     assert beam_options.view_as(StandardOptions).runner == "PrismRunner"
+    parse([*NEEDED, "--runner=PortableRunner", "--fasterCopy=true"])
+    with pytest.raises(UsageError, match="--fasterCopy is neither"):
+        parse([*NEEDED, "--fasterCopy=true"])
 
 
 @pytest.mark.parametrize("can_fork", [True, False])
@@ -54,7 +50,6 @@ def test_beams_flags_go_on() -> None:
     [
         ([], 9, (4, "multi_processing"), (1, "in_memory")),
         ([], 3, (3, "multi_processing"), (1, "in_memory")),
-        ([], 1, (1, "in_memory"), (1, "in_memory")),
         ([], 0, (1, "in_memory"), (1, "in_memory")),
         (["--direct_num_workers=0"], 9, (4, "multi_processing"), (1, "in_memory")),
         (["--direct_num_workers=1"], 9, (1, "in_memory"), (1, "in_memory")),
@@ -92,61 +87,78 @@ def test_no_timer_of_beam_cuts_a_stream_between_workers() -> None:
     assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS > 365 * 86_400_000
 
 
-def test_flags_of_a_job_server_are_not_ours_to_judge() -> None:
-    parse([*NEEDED, "--runner=PortableRunner", "--fasterCopy=true"])
-    with pytest.raises(UsageError, match="--fasterCopy is neither"):
-        parse([*NEEDED, "--fasterCopy=true"])
-
-
 def test_small_payloads_travel_inline_where_that_is_cheap() -> None:
     cloud = ["--project=p", "--region=r", "--temp_location=gs://b/t"]
     for output, flags, expected in (
         ("rows", [], 0),
-        ("rows", ["--runner=PrismRunner"], 0),
         ("gs://b/rows", [], 65536),
         ("gs://b/rows", ["--runner=DataflowRunner", *cloud], 65536),
         ("gs://b/rows", ["--runner=FlinkRunner"], 0),
-        ("rows", ["--runner=PortableRunner"], 0),
         ("rows", ["--inline_bytes=5"], 5),
     ):
         options, beam_options = parse(["--input=x", f"--output={output}", *flags])
         assert inline_bytes(options, beam_options) == expected
 
 
-def test_every_field_is_a_flag_with_help() -> None:
-    text = make_parser().format_help()
-    for item in fields(Options):
-        assert f"--{item.name}" in text and item.metadata["help"].endswith(".")
-
-
-def test_help_exits_with_0(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        parse(["--help"])
-    assert stopped.value.code == 0
-    assert "--input" in capsys.readouterr().out
-
-
-def test_options_of_array_record_say_nothing_of_tfrecord() -> None:
+def test_array_record_options_of_tfrecord() -> None:
     tfrecord = [*NEEDED, "--output_format=tfrecord"]
-    with pytest.raises(
-        UsageError, match="uncompressed has no effect with --output_format=tfrecord"
-    ):
+    with pytest.raises(UsageError, match="has no effect with --output_format=tfrecord"):
         parse([*tfrecord, "--array_record_options=group_size:4,uncompressed"])
     given, _ = parse([*tfrecord, f"--array_record_options={DEFAULT_RECORD_OPTIONS}"])
     assert given.dataset_options().array_record_options == ""
 
 
-def test_shards_are_arrayrecord_of_arrow_unless_told() -> None:
-    default = parse(NEEDED)[0].dataset_options()
-    assert (default.output_format, default.record_encoding) == ("arrayrecord", "arrow_ipc")
-    flags = ["--output-format=tfrecord", "--record-encoding=tf_example"]
-    other = parse([*NEEDED, *flags])[0].dataset_options()
-    assert (other.output_format, other.record_encoding) == ("tfrecord", "tf_example")
-    assert (default.shard_suffix, other.shard_suffix) == (".arrayrecord", ".tfrecord")
-
-
-@pytest.mark.parametrize("flag", ["--output_format=parquet", "--record_encoding=json"])
-def test_unknown_formats_are_refused_in_one_line(flag: str) -> None:
-    with pytest.raises(UsageError, match="invalid choice") as refusal:
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--num-shards=--", "-- is not a value"),
+        ("--output_format=parquet", "invalid choice"),
+        ("--output=", "--output is empty"),
+        ("--input=i\0", "NUL character"),
+        (f"--output=o{NOT_UTF_8}", r"--output=o\\udcff is not UTF-8"),
+        (f"--columns=rtt={NOT_UTF_8}", "is not COLUMN=NAME"),
+        ("--output=file:///tmp/o", "local path without file://"),
+        ("--output=s3://b/o", r"pip install 'apache-beam\[aws\]'"),
+        ("--output=http://b/o", "http:// is not supported"),
+        ("--direct_num_workers=-1", "0 for all cores"),
+        ("--runner=InteractiveRunner", "for notebooks"),
+        ("--runtime_type_check", "leave them out"),
+        ("--profile_cpu", "need --profile_location"),
+    ],
+)
+def test_one_line_with_the_flag(flag: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refusal:
         parse([*NEEDED, flag])
-    assert "\n" not in str(refusal.value)
+    assert flag.partition("=")[0].replace("-", "_").strip("_") in str(refusal.value)
+    assert "\n" not in str(refusal.value) and str(refusal.value).isprintable()
+
+
+def test_unreachable_job_server(tmp_path: Path) -> None:
+    """Beam alone tries for five minutes. Nothing of the output is touched before."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{listening.getsockname()[1]}"
+        given = ["--input=i", f"--output={tmp_path}/o", f"--job_endpoint={endpoint}"]
+        for name in ("PortableRunner", "FlinkRunner"):
+            with pytest.raises(UsageError, match=f"--job_endpoint={endpoint}: no job server"):
+                check_job_server(parse([*given, f"--runner={name}"])[1])
+        assert main([*given, "--runner=PortableRunner"]) == 2
+        listening.listen()
+        check_job_server(parse([*given, "--runner=PortableRunner"])[1])
+    with pytest.raises(UsageError, match="needs --job_endpoint: give HOST:PORT"):
+        check_job_server(parse([*NEEDED, "--runner=PortableRunner"])[1])
+    check_job_server(parse([*NEEDED, "--runner=FlinkRunner"])[1])
+    assert os.listdir(tmp_path) == []
+
+
+def test_job_server_that_cannot_be_downloaded() -> None:
+    error = RuntimeError("Unable to fetch remote job server jar at https://…: HTTP Error 404")
+    assert "start one and give --job_endpoint" in running.unexpected(error)
+
+
+def test_more_shards_than_rows() -> None:
+    files = [MeasurementFile(FileVersion("a", 10, 1), "parquet", (2000, 1000))]
+    launch._check_num_shards(3000, files)
+    with pytest.raises(UsageError, match="--num_shards=99999 for 3000 rows"):
+        launch._check_num_shards(99_999, files)
+    launch._check_num_shards(99_999, [*files, files[0]._replace(input_format="atlas_json")])

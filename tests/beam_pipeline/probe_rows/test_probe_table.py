@@ -36,8 +36,3 @@ def test_a_probe_takes_few_bytes():
     assert np.array_equal(unpack([data]), probes)
     (one,) = packed([probes[:, :1]])
     assert len(one) <= 80
-
-
-def test_a_table_is_the_same_whatever_lies_beside_it():
-    first, second = (np.full((NUM_COLUMNS, n), n, np.uint64) for n in (3, 2))
-    assert packed([first, second]) == packed([first]) + packed([second])

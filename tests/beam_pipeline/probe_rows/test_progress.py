@@ -5,6 +5,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from beam_pipeline.jobs import progress
 from beam_pipeline.jobs.progress import watched
 from beam_pipeline.probe_rows.progress import look
@@ -13,9 +15,8 @@ from beam_pipeline.storage.matching import FileVersion
 
 
 def unit(index: int, rows: int, path: str) -> MeasurementUnit:
-    return MeasurementUnit(
-        index, (Piece(FileVersion(path, rows * 20, 1), "parquet", (0,), 0, rows, rows * 20),)
-    )
+    file = FileVersion(path, rows * 20, 1)
+    return MeasurementUnit(index, (Piece(file, "parquet", (0,), 0, rows, rows * 20),))
 
 
 UNITS = [unit(0, 1_000_000, "a"), unit(1, 2_000_000, "a"), unit(2, 1_000_000, "b")]
@@ -27,32 +28,29 @@ def touch(folder: Path, name: str, size: int = 1) -> None:
     path.write_bytes(b"x" * size)
 
 
-def test_nothing_yet(tmp_path: Path) -> None:
-    seen = look(str(tmp_path / "none"), UNITS)
-    assert (seen.phase, seen.done, seen.total) == ("reading", 0, 4_000_000)
-
-
-def test_units_that_were_read_twice_count_once(tmp_path: Path) -> None:
-    touch(tmp_path, "chunks/unit-000001-aaaa")
-    touch(tmp_path, "chunks/unit-000001-bbbb")
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], ("reading", 0, 4_000_000)),
+        (["chunks/unit-000001-a", "chunks/unit-000001-b"], ("reading", 2_000_000, 4_000_000)),
+        (["chunks/unit-000000-a", "chunks/unit-000001-a", "records/records-a"], ("sorting", 1, 2)),
+        (
+            [
+                *(f"train/train_shard_00001-of-00003.arrayrecord-{attempt}" for attempt in "ab"),
+                "test/test_shard_00000-of-00001.arrayrecord-a",
+            ],
+            ("writing", 2, 4),
+        ),
+    ],
+    ids=["nothing", "reading", "sorting", "writing"],
+)
+def test_progress_of_files(
+    tmp_path: Path, names: list[str], expected: tuple[str, int, int]
+) -> None:
+    for name in names:
+        touch(tmp_path, name)
     seen = look(str(tmp_path), UNITS)
-    assert (seen.phase, seen.done, seen.total) == ("reading", 2_000_000, 4_000_000)
-    assert seen.text == "1 of 2 files, 2.0 of 4.0 M measurements"
-
-
-def test_staged_rows_mean_sorting(tmp_path: Path) -> None:
-    touch(tmp_path, "chunks/unit-000000-a", 1000)
-    touch(tmp_path, "records/records-a", 500)
-    seen = look(str(tmp_path), UNITS)
-    assert seen.phase == "sorting" and seen.done / seen.total == 0.5
-
-
-def test_a_shard_that_was_written_twice_counts_once(tmp_path: Path) -> None:
-    for attempt in "ab":
-        touch(tmp_path, f"train/train_shard_00001-of-00003.arrayrecord-{attempt}")
-    touch(tmp_path, "test/test_shard_00000-of-00001.arrayrecord-a")
-    seen = look(str(tmp_path), UNITS)
-    assert (seen.phase, seen.done, seen.total) == ("writing", 2, 4)
+    assert (seen.phase, seen.done, seen.total) == expected
 
 
 def test_json_is_measured_in_bytes(tmp_path: Path) -> None:
@@ -71,7 +69,7 @@ def test_without_a_terminal_plain_lines_come(tmp_path: Path, monkeypatch) -> Non
         time.sleep(0.3)
     lines = stream.getvalue().splitlines()
     assert len(lines) >= 2
-    assert all(line.startswith("reading: 1 of 2 files") for line in lines)
+    assert all(line.startswith("reading: 1 of 2 files, 2.0 of 4.0 M") for line in lines)
 
 
 def test_rate_and_time_left(monkeypatch) -> None:
@@ -82,8 +80,3 @@ def test_rate_and_time_left(monkeypatch) -> None:
     clock.describe(seen)
     now[0] += 4
     assert clock.describe(seen).endswith(", 0.50 M/s, 0:12 left")
-
-
-def test_unknown_units_are_counted(tmp_path: Path) -> None:
-    touch(tmp_path, "chunks/unit-000007-a")
-    assert look(str(tmp_path), []).text == "1 work units"

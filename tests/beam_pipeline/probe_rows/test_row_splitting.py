@@ -12,19 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.layout import RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, fit
+from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import SortedRun
-from beam_pipeline.probe_rows.row_splitting import CutRows, OpenRows, Segment, SplitRows
+from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
 from tests.support.codec_rows import both_encodings
 from tests.support.helpers import (
     FakeBag,
     FakeState,
     eager,
-    is_sorted,
     make_run,
     records_as_tuples,
     runs_strategy,
@@ -88,21 +87,6 @@ def test_any_segments_in_any_order_give_the_rows_of_the_plain_cut(encoding, run,
 
 
 @both_encodings
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("step", [1, 7, 100, 1000])
-def test_many_rows_from_segments_much_smaller_and_larger_than_a_row(encoding, wide, step):
-    run = make_run(600, seed=1, wide=wide, ties=True)
-    limit = limit_for(run, 90, encoding)
-    wanted = plain_cut(run, encoding, limit)
-    assert len(wanted) > 4
-    segments = evenly(run, step, encoding)
-    assert Probe(encoding, limit).receive_all(segments) == wanted
-    assert Probe(encoding, limit).receive_all(segments[::-1]) == wanted
-    order = np.random.default_rng(2).permutation(len(segments))
-    assert Probe(encoding, limit).receive_all([segments[i] for i in order]) == wanted
-
-
-@both_encodings
 def test_a_narrow_and_a_wide_segment_may_share_a_row(encoding):
     run = make_run(100, seed=3)
     narrow = evenly(run, 25, encoding)
@@ -114,50 +98,6 @@ def test_a_narrow_and_a_wide_segment_may_share_a_row(encoding):
 
 
 # --- where a row ends ---------------------------------------------------------------------------
-
-
-@both_encodings
-def test_a_segment_that_fills_a_row_to_the_last_byte(encoding):
-    """The row is full, but only what follows tells that nothing more fits."""
-    run = make_run(60, seed=4)
-    limit = limit_for(run, 20, encoding)
-    count = fit(run, RowKey(PROBE, 0), RowFormat(encoding, limit)).count
-    assert limit_for(run, count, encoding) == limit
-    segments = segments_of(run, [count, count + 1], encoding)
-    probe = Probe(encoding, limit)
-    assert probe.receive_all(segments) == plain_cut(run, encoding, limit)
-
-
-@both_encodings
-@pytest.mark.parametrize("num_rows", [1, 2])
-def test_a_history_that_ends_with_a_full_row_has_no_empty_row_behind_it(encoding, num_rows):
-    run = make_run(60, seed=5)
-    limit = limit_for(run, 20, encoding)
-    rows = plain_cut(run, encoding, limit)[:num_rows]
-    run = run[: sum(len(row) for _, row in rows_in(rows))]
-    assert Probe(encoding, limit).receive_all(evenly(run, 6, encoding)) == rows
-
-
-@both_encodings
-def test_every_row_but_the_last_is_as_full_as_can_be(encoding):
-    run = make_run(3_000, seed=6, wide=True)
-    limit = 15_000
-    rows = rows_in(Probe(encoding, limit).receive_all(evenly(run, 130, encoding)))
-    sizes = [len(encode_row(row, key, encoding)) for key, row in rows]
-    assert len(sizes) > 2
-    assert max(sizes) <= limit
-    assert min(sizes[:-1]) >= 0.98 * limit
-    assert [key for key, _ in rows] == [RowKey(PROBE, at) for at in range(len(rows))]
-    joined = np.concatenate([row for _, row in rows])
-    assert joined.tobytes() == run.tobytes()
-    assert is_sorted(joined)
-
-
-def test_a_compact_row_is_cut_where_136_years_end():
-    run = make_run(12, seed=7)
-    run["event_time"][6:] += 2**33 * 1_000_000
-    rows = Probe("compact", 1 << 20).receive_all(evenly(run, 4, "compact"))
-    assert [row.counts for row in rows] == [[6], [6]]
 
 
 def test_a_measurement_that_fits_no_row_ends_the_run():
@@ -184,38 +124,6 @@ def test_a_row_leaves_with_the_segment_that_shows_it_is_full(encoding):
         waiting = sum(segment.run.count for segment in probe.open.values)
         assert waiting == (0 if segment.is_last else received - emitted)
     assert emitted == 1_000
-
-
-def test_a_segment_ahead_of_its_turn_waits_and_gives_nothing():
-    run = make_run(100, seed=10)
-    segments = evenly(run, 10, "compact")
-    probe = Probe("compact", limit_for(run, 20, "compact"))
-    for segment in segments[:0:-1]:
-        assert probe.receive(segment) == []
-    assert len(probe.early.values) == 9
-    assert probe.receive(segments[0]) == plain_cut(run, "compact", limit_for(run, 20, "compact"))
-
-
-def test_a_gap_keeps_what_lies_behind_it_waiting():
-    run = make_run(60, seed=11)
-    limit = limit_for(run, 15, "compact")
-    segments = evenly(run, 10, "compact")
-    probe = Probe("compact", limit)
-    rows = probe.receive_all([segments[i] for i in (1, 5, 3, 0)])
-    assert sorted(segment.seq for segment in probe.early.values) == [3, 5]
-    assert probe.first_early.values == [3]
-    assert probe.next_seq.values == [2]
-    rows += probe.receive_all([segments[i] for i in (2, 4)])
-    assert rows == plain_cut(run, "compact", limit)
-
-
-def test_a_probe_may_come_again_once_its_state_is_cleared():
-    """Nothing of one history is left to disturb another (another window, another test)."""
-    run = make_run(50, seed=12)
-    limit = limit_for(run, 15, "compact")
-    segments = evenly(run, 10, "compact")
-    probe = Probe("compact", limit)
-    assert probe.receive_all(segments[::-1]) == probe.receive_all(segments)
 
 
 # --- on a runner --------------------------------------------------------------------------------
@@ -253,26 +161,16 @@ def stored_segments(folder: Path, run: np.ndarray, step: int, per_file: int = 10
     return segments
 
 
-def unplaced(rows: list[CutRows]) -> list[CutRows]:
-    return [msgspec.structs.replace(row, stored=None) for row in rows]
-
-
-def test_stored_segments_are_cut_as_inline_ones(tmp_path):
-    run = make_run(200, seed=13)
-    limit = limit_for(run, 30, "compact")
-    segments = stored_segments(tmp_path, run, 45)
-    wanted = plain_cut(run, "compact", limit)
-    assert unplaced(Probe("compact", limit).receive_all(segments)) == wanted
-    assert unplaced(Probe("compact", limit).receive_all(segments[::-1])) == wanted
-
-
 @pytest.mark.parametrize("wide", [False, True])
-def test_rows_of_stored_segments_are_found_where_they_lie(tmp_path, wide):
+def test_stored_segments_are_cut_as_inline_ones_and_found_where_they_lie(tmp_path, wide):
     run = make_run(200, seed=13, wide=wide)
     limit = limit_for(run, 30, "compact")
-    rows = Probe("compact", limit).receive_all(stored_segments(tmp_path, run, 17))
-    reader = ClaimReader()
+    segments = stored_segments(tmp_path, run, 17)
+    rows = Probe("compact", limit).receive_all(segments)
     assert len(rows) > 4
+    assert values_of(rows) == values_of(plain_cut(run, "compact", limit))
+    assert rows == Probe("compact", limit).receive_all(segments[::-1])
+    reader = ClaimReader()
     assert [row.stored and reader.read(row.stored) for row in rows] == [row.data for row in rows]
 
 
@@ -311,28 +209,3 @@ def test_a_stored_segment_that_changed_ends_the_run(tmp_path, record):
     Path(payload.path).write_bytes(data)
     with pytest.raises(ProbelineError, match="changed after it was written"):
         Probe("compact", 1 << 20).receive_all(segments)
-
-
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("is_last", [False, True])
-def test_a_segment_survives_the_trip_as_bytes(tmp_path, is_last, wide):
-    for payload in (b"some bytes", StoredPayload(f"{tmp_path}/é", 2**40, 7, 123)):
-        segment = Segment(2**33, is_last, 2**34, SortedRun(wide, payload))
-        assert Segment.decode(segment.encode()) == segment
-
-
-# --- the pure part ------------------------------------------------------------------------------
-
-
-def test_open_rows_goes_on_where_another_stopped():
-    """What is left over, with the row's index, is all that a later bundle needs."""
-    run = make_run(300, seed=15)
-    limit = limit_for(run, 70, "arrow")
-    rows, left, row_index = [], [], 0
-    reader = ClaimReader()
-    for segment in evenly(run, 20, "arrow"):
-        open_rows = OpenRows(PROBE, left, row_index, RowFormat("arrow", limit), reader)
-        rows += open_rows.append(segment)
-        left, row_index = open_rows.segments, open_rows.row_index
-    assert left == []
-    assert rows == plain_cut(run, "arrow", limit)

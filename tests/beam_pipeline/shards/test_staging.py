@@ -89,40 +89,6 @@ def test_payloads_that_are_stored_are_not_written_again(tmp_path, inline_bytes):
     assert sum(path.stat().st_size for path in folder.iterdir()) == sum(map(len, written))
 
 
-def test_parts_of_a_batch_keep_their_payloads(tmp_path):
-    """As records are dealt to shards and splits: inline, empty and stored ones."""
-    (staged,) = run_do_fn(StageRecords(str(tmp_path), 100, SCHEMA), [records(PAYLOADS)], **NOW)
-    batch, wanted = staged.batch(SCHEMA), staged_values([staged])
-    backwards = batch.take(pa.array(range(59, -1, -1)))
-    for part, values in (
-        (backwards.slice(13, 20), wanted[::-1][13:33]),
-        (batch.slice(50), wanted[50:]),
-        (batch.filter(pa.array([number % 3 == 1 for number in range(60)])), wanted[1::3]),
-    ):
-        assert staged_values([StagedRecords.of(staged.path, part)]) == values
-
-
-@pytest.mark.parametrize("key_length", [0, 1, 65_535])
-@pytest.mark.parametrize(
-    ("path", "payload", "place"),
-    [
-        ("", b"", (0, 0, 0)),
-        ("", b"inline", (0, 6, 2**32 - 1)),
-        ("/a/é", None, (2**40, 7, 0)),
-        ("x://b", None, (0, 2**31, 9)),
-    ],
-)
-def test_a_staged_record_survives_the_trip_as_bytes(path, payload, place, key_length):
-    line = dict(zip(("offset", "length", "crc32c"), place, strict=True))
-    line |= {"key": b"k" * key_length, "inline": payload, "name": "a name", "count": -1}
-    batch = pa.RecordBatch.from_pylist([line], schema=staged_schema(SCHEMA))
-    staged = StagedRecords.of(path, batch)
-    again = StagedRecords.decode(staged.encode())
-    assert again == staged
-    assert again.path == path
-    assert again.batch(SCHEMA).equals(batch)
-
-
 def inline_sizes(staged: StagedRecords) -> int:
     return sum(len(payload or b"") for payload in staged.batch()["inline"].to_pylist())
 

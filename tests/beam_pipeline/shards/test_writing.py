@@ -3,7 +3,6 @@
 import tracemalloc
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.layout import shard_of
-from beam_pipeline.dataset.tfrecord import TFRecordWriter
+from beam_pipeline.dataset.tfrecord import TFRecordWriter, read_tfrecord
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.shards import staging
 from beam_pipeline.shards.claim_checks import ClaimReader
@@ -29,13 +28,13 @@ from beam_pipeline.shards.writing import (
     ShardInfo,
     ShardTarget,
     WriteShard,
+    WrittenShard,
 )
 from beam_pipeline.storage.files import crc32c
 from tests.support.helpers import NOW, run_do_fn
 from tests.support.properties import num_examples
 
 SCHEMA = pa.schema([("start", pa.binary())])
-SPLIT = pa.schema([("split", pa.int8())])
 EMPTY = StagedRecords("", b"")  # what every shard has
 Pair = tuple[bytes, bytes]  # key and payload
 
@@ -167,81 +166,6 @@ def test_records_are_encoded_many_at_a_time_each_with_its_own_attributes(
     assert len(sizes) == {0: 100, 1 << 20: 1}.get(batch_bytes, len(sizes))
 
 
-def target_in(folder: Path, name: str) -> ShardTarget:
-    return ShardTarget(
-        prefix=f"{folder}/{name}",
-        suffix="",
-        shard_name_template="-SS-NN",
-        open_writer=TFRecordWriter,
-        temp_folder=f"{folder}/temp-{name}",
-        attributes=SPLIT,
-        index=RecordIndex(f"{folder}/{name}.parquet", SPLIT, lambda attributes: attributes),
-    )
-
-
-def write(
-    targets: list[ShardTarget], num_shards: list[int], staged: list[StagedRecords]
-) -> list[ShardInfo]:
-    """Does every step once, shards in any order."""
-    assigned = run_do_fn(AssignToShards(SPLIT, "split"), staged, num_shards)
-    parts = {shard: [EMPTY] for shard in reversed(range(sum(num_shards)))}
-    for shard, part in assigned:
-        parts[shard].append(part)
-    written = run_do_fn(WriteShard(targets), list(parts.items()), num_shards)
-    return run_do_fn(Finalise(targets), [None], written)
-
-
-def told(info: ShardInfo) -> tuple:
-    """Returns what a shard is, without its folder, and its bytes."""
-    path = Path(info.path)
-    return path.name, *msgspec.structs.astuple(info)[1:], path.read_bytes()
-
-
-@pytest.mark.parametrize("num_shards", [[3, 2], [1, 4], [1, 1]])
-def test_two_targets_are_written_as_each_would_be_alone(tmp_path, num_shards):
-    own = [[(b"%d" % n, b"%d %d" % (split, n)) for n in range(split, 40, 2)] for split in (0, 1)]
-
-    def stage_pairs(splits: tuple[int, ...], as_split: dict[int, int]) -> list[StagedRecords]:
-        pairs = [(as_split[split], pair) for split in splits for pair in own[split]]
-        lines = serialised(pa.record_batch([[split for split, _ in pairs]], schema=SPLIT))
-        keys, payloads = zip(*(pair for _, pair in pairs), strict=True)
-        do_fn = StageRecords(str(tmp_path / "staged"), 2, SPLIT)
-        return run_do_fn(do_fn, [Records(list(keys), list(payloads), lines)], **NOW)
-
-    together, alone = tmp_path / "together", tmp_path / "alone"
-    names = ["a", "b"]
-    infos = write(
-        [target_in(together, name) for name in names],
-        num_shards,
-        stage_pairs((0, 1), {0: 0, 1: 1}),
-    )
-    expected = [
-        info
-        for split, name in enumerate(names)
-        for info in write(
-            [target_in(alone, name)], [num_shards[split]], stage_pairs((split,), {split: 0})
-        )
-    ]
-    assert [told(info) for info in infos] == [told(info) for info in expected]
-    for name in names:
-        lines, wanted = (pq.read_table(folder / f"{name}.parquet") for folder in (together, alone))
-        assert lines.drop_columns("split") == wanted.drop_columns("split")
-
-
-def test_a_payload_that_changed_ends_the_run(tmp_path):
-    staged = stage(tmp_path, [[(b"a", b"x" * 50), (b"b", b"y" * 50)]])
-    (path,) = (tmp_path / "staged").iterdir()
-    data = bytearray(path.read_bytes())
-    data[70] ^= 1
-    path.write_bytes(data)
-    reader = ClaimReader()
-    records = ShardRecords(staged, SCHEMA, reader)
-    assert records.payloads(0, 1) == [b"x" * 50]
-    with pytest.raises(ProbelineError, match=r"changed after it was written \(bytes 50 to 100\)"):
-        records.payloads(1, 2)
-    reader.close()
-
-
 @pytest.mark.parametrize("inline_bytes", [0, 100])
 def test_a_record_of_a_shard_takes_200_bytes_of_memory(tmp_path, inline_bytes):
     """Beside its payload, if that is inline, and beside its key. The docs promise it."""
@@ -275,3 +199,84 @@ def test_a_batch_of_small_records_is_bounded_by_what_they_become(tmp_path):
     largest = max(end - start for start, end in records.batches())
     reader.close()
     assert largest * 1216 <= 4 * staging._BATCH_BYTES
+
+
+# --- attempts -----------------------------------------------------------------------------------
+
+WORDS = [(b"%d" % number, b"%03d" % number * (1 + number)) for number in range(60)]
+NAMES = ["w-00-02.ar", "w-01-02.ar"]
+
+
+def target_in(folder: Path) -> ShardTarget:
+    return ShardTarget(
+        prefix=f"{folder}/out/w",
+        suffix=".ar",
+        shard_name_template="-SS-NN",
+        open_writer=TFRecordWriter,
+        temp_folder=f"{folder}/temp",
+        attributes=SCHEMA,
+        index=RecordIndex(f"{folder}/out/index.parquet", SCHEMA, lambda attributes: attributes),
+    )
+
+
+def attempt(folder: Path, staged: list[StagedRecords]) -> list[WrittenShard]:
+    """Writes each of two shards once."""
+    target = target_in(folder)
+    assigned = run_do_fn(AssignToShards(target.attributes), staged, [2])
+    parts = [(n, [EMPTY, *(part for shard, part in assigned if shard == n)]) for n in range(2)]
+    return run_do_fn(WriteShard([target]), parts, [2])
+
+
+def finalise(folder: Path, written: list[WrittenShard]) -> list[ShardInfo]:
+    return run_do_fn(Finalise([target_in(folder)]), [None], written)
+
+
+def bytes_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_two_attempts_write_different_files_of_the_same_bytes(tmp_path):
+    staged = stage(tmp_path, [WORDS[:20], WORDS[20:], WORDS[:7]])
+    one, other = attempt(tmp_path, staged), attempt(tmp_path, staged[::-1])
+    assert not (tmp_path / "out").exists()
+    for first, second in zip(one, other, strict=True):
+        assert first.temporary_path != second.temporary_path
+        assert first.info == second.info
+        assert Path(first.temporary_path).read_bytes() == Path(second.temporary_path).read_bytes()
+    finalise(tmp_path, one)
+    before = bytes_in(tmp_path / "out")
+    finalise(tmp_path, other)
+    assert bytes_in(tmp_path / "out") == before
+
+
+def test_finalising_again(tmp_path):
+    """After an attempt that died half-way, and after a whole one."""
+    written = attempt(tmp_path, stage(tmp_path, [WORDS]))
+    finalise(tmp_path, written[:1])
+    infos = finalise(tmp_path, written[::-1])
+    before = bytes_in(tmp_path / "out")
+    assert list(before) == ["index.parquet", *NAMES]
+    assert finalise(tmp_path, written) == infos == [shard.info for shard in written]
+    assert bytes_in(tmp_path / "out") == before
+    lines = pq.read_table(tmp_path / "out" / "index.parquet").to_pylist()
+    records = [list(read_tfrecord(str(tmp_path / "out" / name))) for name in NAMES]
+    assert sorted(records[0] + records[1]) == sorted(payload for _, payload in WORDS)
+    assert lines == [
+        {"shard": shard, "position": at, "num_bytes": len(record), "start": record[:3]}
+        for shard, own in enumerate(records)
+        for at, record in enumerate(own)
+    ]
+
+
+@pytest.mark.parametrize("damage", ["gone", "longer", "other bytes"])
+def test_damaged_shard_of_an_earlier_attempt(tmp_path, damage):
+    written = attempt(tmp_path, stage(tmp_path, [WORDS]))
+    finalise(tmp_path, written)
+    path = Path(written[1].info.path)
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data + b"\0" if damage == "longer" else data[:-1] + b"\1")
+    with pytest.raises(ProbelineError, match=r"is gone and .*w-01-02\.ar has other content"):
+        finalise(tmp_path, written)

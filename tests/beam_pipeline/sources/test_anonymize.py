@@ -1,17 +1,248 @@
-"""Addresses that are replaced: CryptoPAn as published, and what is kept of earlier batches."""
+"""--anonymize: its key, CryptoPAn as published, and no address of the input in what is read."""
 
+import base64
+import bz2
+import gzip
+import io
+import json
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import secretmanager
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from yacryptopan import CryptoPAn
 
-from beam_pipeline.sources.anonymize import Anonymizer, _slot
-from tests.support.anonymizing import KEY, replaced, replaced_text
-from tests.support.helpers import MAPPED_IPV4
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.main import main
+from beam_pipeline.probe_rows.grouping import PreGroup
+from beam_pipeline.probe_rows.job import Workspace
+from beam_pipeline.sources import anonymize_key
+from beam_pipeline.sources.anonymize import WITHHELD, Anonymizer, _slot, anonymizer_of
+from beam_pipeline.sources.anonymize_key import (
+    KEY_VARIABLE,
+    KeyReference,
+    find_key,
+    fingerprint,
+    parse_key,
+)
+from beam_pipeline.sources.inputs import inspect, match_files, plan_units
+from beam_pipeline.sources.options import ReadOptions
+from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
+from tests.support.engines import Gcs
+from tests.support.helpers import MAPPED_IPV4, as_number, canonical
 from tests.support.properties import num_examples
+
+KEY = bytes(range(7, 39))
+HALF = 0xFFFF_FFFF_FFFF_FFFF
+
+
+def replaced(numbers: Sequence[int], anonymizer: Anonymizer) -> list[int]:
+    """Returns what becomes of 128-bit addresses, IPv4 as ::ffff:a.b.c.d."""
+    hi = np.array([number >> 64 for number in numbers], np.uint64)
+    lo = np.array([number & HALF for number in numbers], np.uint64)
+    new = anonymizer.addresses(hi, lo)
+    return [high << 64 | low for high, low in zip(*(half.tolist() for half in new), strict=True)]
+
+
+def replaced_text(address: str, key: bytes) -> str:
+    (number,) = replaced([as_number(address)], Anonymizer(key))
+    return canonical(number)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a file of input and a key."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    pq.write_table(one_row(), tmp_path / "in.parquet")
+    (tmp_path / "key").write_bytes(KEY)
+    return tmp_path
+
+
+def one_row() -> pa.Table:
+    return pa.table(
+        {
+            "event_time": pa.array([1_700_000_000], pa.timestamp("s")),
+            "src_addr": ["192.0.2.9"],
+            "dst_addr": ["198.51.100.7"],
+            "ip_version": pa.array([4], pa.int8()),
+            "rtt": [3.5],
+        }
+    )
+
+
+SECRET = "projects/p/secrets/anonymize/versions/3"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [KEY, KEY.hex().encode(), f"{KEY.hex().upper()}\n".encode(), f" {KEY.hex()}\r\n".encode()],
+)
+def test_a_key_is_32_bytes_or_64_hex_digits(data: bytes) -> None:
+    assert parse_key(data, "key") == KEY
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", "has 0 hex digits"),
+        (KEY + b"\n", "has 33 bytes"),
+        (KEY.hex()[:63].encode(), "has 63 hex digits"),
+        (b"g" + KEY.hex()[1:].encode(), "has 64 bytes"),
+        (b"00" * 32, "1 different bytes"),
+        (b"abcdefg" * 4 + b"abcd", "7 different bytes"),
+    ],
+)
+def test_invalid_key_is_not_quoted(data: bytes, found: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse_key(data, "--anonymize_key_file=k")
+    message = str(refusal.value)
+    assert message.startswith("--anonymize_key_file=k has") and found in message
+    assert "\n" not in message and "openssl rand -hex 32" in message
+    assert not data or data.decode(errors="replace")[:20] not in message
+
+
+def test_fingerprints_identify_keys() -> None:
+    keys = [KEY, KEY[::-1], bytes([KEY[0] ^ 1, *KEY[1:]]), bytes([*KEY[:31], KEY[31] ^ 1])]
+    fingerprints = {fingerprint(key) for key in keys}
+    assert len(fingerprints) == 4 and all(len(bytes.fromhex(each)) == 8 for each in fingerprints)
+    assert fingerprint(KEY) == "1aa7f1b0f5b3bbb6"  # a manifest of an earlier version is recognised
+
+
+FLAGS = ["--input=in.parquet", "--output=out", "--anonymize=prefix_preserving"]
+
+
+def refusal_of(capsys: pytest.CaptureFixture, *flags: str) -> str:
+    """Returns the one line with which the job refuses to run."""
+    capsys.readouterr()
+    assert main([*FLAGS, *flags]) in (1, 2)
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1, error
+    return error
+
+
+def test_unreadable_keys(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    assert "needs a key" in refusal_of(capsys)
+    assert "no/key: there is no such file" in refusal_of(capsys, "--anonymize_key_file=no/key")
+    assert "Is a directory" in refusal_of(capsys, f"--anonymize_key_file={folder}")
+    (folder / "short").write_bytes(KEY[:16])
+    error = refusal_of(capsys, "--anonymize_key_file=short")
+    assert "has 16 bytes" in error and "--anonymize_key_file" in error
+    assert not (folder / "out").exists()
+
+
+def test_key_in_the_command_line(folder: Path, capsys: pytest.CaptureFixture) -> None:
+    for flags in ([], ["--anonymize=none"], ["--runner=DataflowRunner"]):
+        error = refusal_of(capsys, *flags, f"--anonymize_key_file={KEY.hex()}")
+        assert "do not use this key" in error and KEY.hex() not in error
+
+
+def test_local_key_with_dataflow(folder: Path, capsys, monkeypatch) -> None:
+    cloud = [
+        *("--input=gs://b/in", "--output=gs://b/out", "--anonymize=prefix_preserving"),
+        *("--runner=DataflowRunner", "--project=p", "--region=r", "--temp_location=gs://b/t"),
+        "--sdk_container_image=i",
+    ]
+    monkeypatch.setenv(KEY_VARIABLE, KEY.hex())
+    for flags in ([], ["--anonymize_key_file=key"]):
+        capsys.readouterr()
+        assert main([*cloud, *flags]) == 2
+        error = capsys.readouterr().err
+        assert "Dataflow's workers do not see it" in error and "secret" in error
+        assert error.count("\n") == 1
+
+
+def test_key_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEY[::-1].hex())
+    assert find_key("") == KeyReference("", fingerprint(KEY[::-1]))
+    assert find_key("key") == KeyReference(str(folder / "key"), fingerprint(KEY))
+
+
+def test_key_changed_during_a_run(folder: Path) -> None:
+    reference = find_key("key")
+    (folder / "key").write_bytes(KEY[::-1])
+    with pytest.raises(ProbelineError, match="do not change the key") as refusal:
+        anonymizer_of(reference)
+    assert fingerprint(KEY) in str(refusal.value) and fingerprint(KEY[::-1]) in str(refusal.value)
+
+
+def test_a_key_on_gs(gcs: Gcs, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(f"{KEY.hex()}\n")
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path / "key", f"{bucket}/keys/key")
+    assert find_key(f"{bucket}/keys/key") == KeyReference(f"{bucket}/keys/key", fingerprint(KEY))
+    with pytest.raises(UsageError, match="no such file"):
+        find_key(f"{bucket}/keys/other")
+    with pytest.raises(ProbelineError, match="there is no bucket no-such-bucket-4712"):
+        find_key("gs://no-such-bucket-4712/key")
+
+
+class SecretManager(BaseHTTPRequestHandler):
+    """Answers for one version of one secret as the service does, and refuses all others."""
+
+    def do_GET(self) -> None:
+        status, answer = 403, {"error": {"code": 403, "message": "Permission denied."}}
+        if self.path.partition("?")[0] == f"/v1/{SECRET}:access":
+            data = base64.b64encode(KEY).decode()
+            status, answer = 200, {"name": SECRET, "payload": {"data": data}}
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def secret_manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with HTTPServer(("127.0.0.1", 0), SecretManager) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = partial(
+            secretmanager.SecretManagerServiceClient,
+            credentials=AnonymousCredentials(),
+            transport="rest",
+            client_options={"api_endpoint": f"http://127.0.0.1:{server.server_port}"},
+        )
+        monkeypatch.setattr(anonymize_key, "_secret_client", client)
+        yield
+        server.shutdown()
+
+
+@pytest.mark.usefixtures("secret_manager")
+def test_a_key_in_secret_manager() -> None:
+    assert find_key(SECRET) == KeyReference(SECRET, fingerprint(KEY))
+    with pytest.raises(ProbelineError, match="Secret Manager Secret Accessor") as refusal:
+        find_key(SECRET.replace("anonymize", "other"))
+    assert "Permission denied" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_key_is_not_pickled(folder: Path) -> None:
+    options = ReadOptions(anonymize=find_key("key"))
+    sent = pickle.dumps(PreGroup(options, Workspace("w", 0)))
+    assert fingerprint(KEY).encode() in sent
+    assert KEY not in sent and KEY.hex().encode() not in sent and KEY[:16] not in sent
+    assert KEY.hex() not in repr(options) and str(KEY) not in repr(options)
+    with pytest.raises(TypeError, match="must not be sent"):
+        pickle.dumps(anonymizer_of(options.anonymize))  # type: ignore[arg-type]
+    assert KEY.hex() not in repr(vars(anonymizer_of(options.anonymize)))  # type: ignore[arg-type]
+
+
+# --- replaced addresses ---------------------------------------------------------------------------
 
 
 def by_oracle(number: int, oracle: CryptoPAn) -> int:
@@ -27,30 +258,15 @@ def by_oracle(number: int, oracle: CryptoPAn) -> int:
 PUBLISHED_KEY = bytes.fromhex("1522178d33a4cf80130a5b1649907d10d8988f837979652762574c2d2a842202")
 PUBLISHED = {
     "128.11.68.132": "135.242.180.132",
-    "129.118.74.4": "134.136.186.123",
-    "130.132.252.244": "133.68.164.234",
-    "141.223.7.43": "141.167.8.160",
-    "192.102.249.13": "252.138.62.131",
-    "192.41.57.43": "252.222.221.184",
-    "207.105.49.5": "241.118.205.138",
-    "24.0.250.221": "100.15.198.226",
     "24.13.62.231": "100.2.192.247",
-    "4.3.88.225": "124.60.155.63",
-    "64.14.118.196": "0.255.183.58",
     "64.34.154.117": "0.221.154.117",
     "10.185.25.118": "117.161.29.118",
 }
 
 
-@pytest.mark.parametrize("address", PUBLISHED)
-def test_published_ipv4(address: str) -> None:
-    assert replaced_text(address, PUBLISHED_KEY) == PUBLISHED[address]
-
-
-def test_published_ipv6() -> None:
-    key = b"32-char-str-for-AES-key-and-pad."  # with this, yacryptopan's own documentation
-    assert replaced_text("2001:db8::1", key) == "27fe:8bc7:fee:1e:1e1f:f0fe:f0e1:83fd"
-    assert replaced_text("192.0.2.1", key) == "192.0.125.244"
+def test_published_addresses() -> None:
+    for address, published in PUBLISHED.items():
+        assert replaced_text(address, PUBLISHED_KEY) == published
 
 
 _keys = st.binary(min_size=32, max_size=32)
@@ -142,3 +358,101 @@ def test_shared_by_threads() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(8)))
+
+
+# --- reading with --anonymize ---------------------------------------------------------------------
+
+
+def batches_of(path: Path, options: ReadOptions) -> list[CheckedBatch]:
+    units = plan_units([inspect(match_files([str(path)])[0], options)])
+    return [b for unit in units for piece in unit.pieces for b in read_piece(piece, options)]
+
+
+def letters_of(path: Path, folder: Path) -> list[tuple[str, str]]:
+    """Returns reason and value of each dead letter of an anonymised file."""
+    options = ReadOptions(anonymize=find_key(str(folder / "key")))
+    return [
+        (letter.reason, letter.value)
+        for batch in batches_of(path, options)
+        for letter in batch.letters
+    ]
+
+
+def test_dead_letters_have_no_values(folder: Path) -> None:
+    rows = [{**one_row().to_pylist()[0], "src_addr": "192.0.2.300"}]
+    pq.write_table(pa.Table.from_pylist(rows, one_row().schema), folder / "bad.parquet")
+    assert letters_of(folder / "bad.parquet", folder) == [("src_addr_invalid", WITHHELD)]
+    good = {"from": "192.0.2.9", "dst_addr": "198.51.100.7", "af": 4, "timestamp": 1_700_000_000}
+    lines = [
+        json.dumps({**good, "result": [{"rtt": 1.5}, {}]}),
+        '{"from": "192.0.2.9", ',
+        json.dumps({**good, "result": []}),
+        json.dumps({**good, "type": "dns", "result": [{"rtt": 1}]}),
+    ]
+    (folder / "results").write_text("\n".join(lines))
+    expected = ["rtt_null", "json_invalid", "no_results", "not_a_ping"]
+    letters = letters_of(folder / "results", folder)
+    assert sorted(letters) == sorted((reason, WITHHELD) for reason in expected)
+
+
+def cut_off(data: bytes) -> bytes:
+    return data[: len(data) * 2 // 3]
+
+
+DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+    "text": lambda _: b"9.9.9.9\n8.8.8.8\n",
+    "gzip": lambda data: cut_off(gzip.compress(data)),
+    "bzip2": lambda data: cut_off(bz2.compress(data)),
+    "parquet": lambda data: cut_off(_as_parquet()),
+    "parquet pages": lambda data: _as_parquet().replace(b"9.9.9.9", b"\xff" * 7),
+}
+
+
+def _as_parquet() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(one_row().set_column(1, "src_addr", [["9.9.9.9"]]), sink, compression="none")
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_errors_of_unreadable_files_reveal_no_address(folder: Path, damage: str) -> None:
+    line = b'{"from": "9.9.9.9", "dst_addr": "9.9.9.9", "timestamp": 1, "result": [{"rtt": 1}]}\n'
+    path = folder / "damaged"
+    path.write_bytes(DAMAGED[damage](line * 20_000))
+    options = ReadOptions(anonymize=find_key("key"))
+    said: list[str] = []
+    try:
+        for batch in batches_of(path, options):
+            said += [f"{letter}" for letter in batch.letters]
+    except UnreadableInputError as error:
+        said += ["".join(traceback.format_exception(error)), str(error.as_letter())]
+        said.append(str(error.as_error()))
+        assert "damaged" in str(error)
+    assert said
+    for address in ("9.9.9", "8.8.8"):
+        assert not [each for each in said if address in each], said
+
+
+def test_arrow_messages_are_withheld(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> Iterator[CheckedBatch]:
+        raise pa.ArrowInvalid("cannot make a number of '192.0.2.9'")
+        yield
+
+    options = ReadOptions(anonymize=find_key("key"))
+    monkeypatch.setattr("beam_pipeline.sources.reading._read_parquet", failing)
+    with pytest.raises(UnreadableInputError) as refusal:
+        batches_of(folder / "in.parquet", options)
+    told = "".join(traceback.format_exception(refusal.value))
+    assert "192.0.2.9" not in told and f"ArrowInvalid, its message is {WITHHELD}" in told
+    with pytest.raises(UnreadableInputError, match=r"192\.0\.2\.9"):
+        batches_of(folder / "in.parquet", ReadOptions())
+
+
+def test_only_addresses_are_changed(folder: Path) -> None:
+    (plain,) = batches_of(folder / "in.parquet", ReadOptions())
+    (batch,) = batches_of(folder / "in.parquet", ReadOptions(anonymize=find_key("key")))
+    assert plain.block and batch.block and len(batch.block) == 1
+    assert batch.block.event_time.tolist() == plain.block.event_time.tolist()
+    assert batch.block.rtt.tolist() == [3.5]
+    assert canonical(int(batch.block.src.lo[0])) == replaced_text("192.0.2.9", KEY)
+    assert canonical(int(batch.block.dst.lo[0])) == replaced_text("198.51.100.7", KEY)

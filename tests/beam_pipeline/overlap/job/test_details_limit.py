@@ -3,25 +3,20 @@
 import gzip
 import json
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
-import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap import DeconConfig, NGramConfig, run_train_test_overlap
 from beam_pipeline.overlap.__main__ import main
-from beam_pipeline.overlap.job import gathering, scanning
-from beam_pipeline.overlap.job.preparing import Job
-from beam_pipeline.overlap.results.counts import UnitSize, add_sizes
+from beam_pipeline.overlap.job import gathering, preparing, scanning
 from tests.support import documents
-from tests.support.overlap_jobs import corpus, files_below, flags  # noqa: F401 (fixture)
+from tests.support.overlap_jobs import corpus as corpus
+from tests.support.overlap_jobs import files_below, flags
 
 
-def test_the_scan_of_a_run_without_room_for_its_details_is_kept(
-    corpus: Path,  # noqa: F811
+def test_scan_is_kept_without_room_for_details(
+    corpus: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -50,8 +45,8 @@ def test_the_scan_of_a_run_without_room_for_its_details_is_kept(
     assert files_below(corpus / "out/stats") == undisturbed
 
 
-def test_a_run_without_room_for_its_matches_stops_before_it_writes_them(
-    corpus: Path,  # noqa: F811
+def test_no_room_for_matches(
+    corpus: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -64,42 +59,8 @@ def test_a_run_without_room_for_its_matches_stops_before_it_writes_them(
     assert not list((corpus / "out").rglob("*matches*"))
 
 
-def test_python_is_told_its_own_options(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(gathering, "free_bytes", lambda path: 6000)
-    config = DeconConfig(
-        input_path=f"{corpus}/in",
-        decontaminate_source=f"{corpus}/eval/music-1a2b3c",
-        output_path=f"{corpus}/out",
-        ngram=NGramConfig((5, 12)),
-    )
-    with pytest.raises(ProbelineError) as raised:
-        run_train_test_overlap(config, ["--direct_num_workers=1"])
-    assert "choose max_details_per_pair=1, max_details=" in str(raised.value)
-    assert str(raised.value).endswith("run it again with skip_existing=True and details='compact'")
-
-
-def test_the_estimate_is_no_less_than_what_is_written(
-    corpus: Path,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    estimated = []
-    check = gathering.check_room
-
-    def kept(sizes: Sequence[UnitSize], job: Job) -> None:
-        estimated.append(add_sizes(sizes))
-        check(sizes, job)
-
-    monkeypatch.setattr(gathering, "check_room", kept)
-    assert main([*flags(corpus), "--details=none"]) == 0
-    table = pq.read_table(corpus / "out/stats/overlap_matches.parquet")
-    places = [
-        len(table[side].combine_chunks().values) for side in ("eval_offsets", "train_offsets")
-    ]
-    assert [(each.num_matches, each.num_places) for each in estimated] == [(17, sum(places))]
-
-
 def test_compact_details_are_joined_with_their_texts(
-    corpus: Path,  # noqa: F811
+    corpus: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the two lines of docs/overlap.md, as they are printed."""
@@ -122,3 +83,41 @@ def test_compact_details_are_joined_with_their_texts(
         return sorted(json.dumps(each, sort_keys=True) for each in kept)
 
     assert in_order(joined) == in_order(full) and full
+
+
+@pytest.fixture
+def small_machine(monkeypatch) -> None:
+    """A third of the memory has room for 8 n-grams."""
+    monkeypatch.setattr(preparing, "machine_memory_bytes", lambda: 3 * 8 * 48)
+
+
+def test_the_index_is_cut_to_a_third_of_the_memory(
+    corpus: Path,
+    small_machine: None,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(flags(corpus)) == 0
+    summary = json.loads((corpus / "out/progress/progress_summary.json").read_text())
+    num_ngrams = summary["counts"]["eval_ngrams"]
+    assert summary["num_shards"] == -(-num_ngrams // 8) > 1
+    assert f"the training data is read {summary['num_shards']} times" in capfd.readouterr().err
+    several = files_below(corpus / "out/stats")
+    assert main([*flags(corpus), "--overwrite", "--index_memory_mb=1"]) == 0
+    summary = json.loads((corpus / "out/progress/progress_summary.json").read_text())
+    assert summary["num_shards"] == 1
+    assert files_below(corpus / "out/stats") == several
+
+
+def test_more_than_a_few_passes_are_made_only_if_asked_for(
+    corpus: Path,
+    small_machine: None,
+    monkeypatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(preparing, "MAX_PASSES", 2)
+    assert main(flags(corpus)) == 1
+    said = capfd.readouterr().err.strip().splitlines()[-1]
+    assert "n-grams of the evaluation sets need 0.0 GiB" in said and ", more than 2: " in said
+    asked = said.split(", or ")[-1].split()[0]
+    assert asked.startswith("--num_shards=")
+    assert main([*flags(corpus), asked]) == 0

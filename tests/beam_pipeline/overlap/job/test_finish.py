@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from beam_pipeline.documents.files import InputFile, WorkUnit
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.jobs import frame, output_folder, output_lease
-from beam_pipeline.jobs.output_folder import TEMP_FOLDER, JobRun
+from beam_pipeline.jobs import frame, output_folder
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.evaluation import match_evaluation
 from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
@@ -33,7 +32,7 @@ from beam_pipeline.overlap.results.output_files import (
 from beam_pipeline.overlap.results.outputs import group_of
 from beam_pipeline.storage import gcs as gcs_storage
 from beam_pipeline.storage.matching import FileVersion
-from tests.support.engines import Gcs, stored_objects
+from tests.support.engines import Gcs
 from tests.support.faulty_gcs import FaultyGcs, faulty
 
 taken = partial(output_folder.taken, overwrite=False, files=output_files(False))
@@ -138,32 +137,3 @@ def test_a_tenth_of_a_terabyte_waits_for_few_requests(
             expanded.finish(groups)
     assert joining.longest_chain() < 100
     assert finishing.longest_chain() < 240
-
-
-@pytest.mark.parametrize("at", ["move_files", "write_guarded"])
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_another_attempt_or_another_run_is_faster(
-    gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, is_lost: bool
-) -> None:
-    """It comes when the marker has been checked and the files are about to get their names."""
-    monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
-    with a_run(gcs, tmp_path, 4, 2) as expanded, contextlib.ExitStack() as successor:
-        groups, output = expanded.join_groups(), expanded.job.config.output_path
-        original = getattr(output_folder, at)
-
-        def overtaken(*arguments: Any) -> None:
-            monkeypatch.setattr(output_folder, at, original)
-            if is_lost:
-                successor.enter_context(taken(output))
-            else:
-                expanded.finish(groups)
-            original(*arguments)
-
-        monkeypatch.setattr(output_folder, at, overtaken)
-        if is_lost:
-            with pytest.raises(ProbelineError):
-                expanded.finish(groups)
-            assert set(stored_objects(output)) == {f"{TEMP_FOLDER}/lock.json"}
-        else:
-            expanded.finish(groups)
-            assert ".SUCCESS" in stored_objects(output)

@@ -122,22 +122,13 @@ def test_what_another_run_has_otherwise_is_named(
         ({"max_details": 2}, "--max_details was -1 and is 2"),
         ({"text_field": "id"}, "--text_field was text and is id"),
         ({"decontaminate_source": sources[::-1]}, "--decontaminate_source had another order"),
-        (
-            {"decontaminate_source": sources[:1]},
-            f"{corpus}/eval/other.jsonl of the evaluation set x, of --decontaminate_source, is no "
-            "longer among its files",
-        ),
-        (
-            {"input_path": [f"{corpus}/in", f"{corpus}/eval/other.jsonl"]},
-            f"{corpus}/eval/other.jsonl, of --input_path, was not among its files",
-        ),
+        ({"decontaminate_source": sources[:1]}, "is no longer among its files"),
+        ({"input_path": [f"{corpus}/in", f"{corpus}/eval/other.jsonl"]}, "was not among its files"),
     ):
         with pytest.raises(UsageError) as refusal:
             run(corpus, **values)
-        assert str(refusal.value) == (
-            f"--skip_existing: --output_path={output} holds the result of another run: "
-            f"{difference}; choose another folder, or say --overwrite to replace it"
-        )
+        assert f"--output_path={output} holds the result of another run: " in str(refusal.value)
+        assert difference in str(refusal.value) and "\n" not in str(refusal.value)
     size = train.stat().st_size
     write_lines(train, {"text": "another"})
     with pytest.raises(UsageError, match=f"{train} was changed: it had {size} bytes of .* 20 "):

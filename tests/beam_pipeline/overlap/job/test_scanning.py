@@ -10,11 +10,9 @@ import pytest
 
 from beam_pipeline.documents.files import InputFile, WorkUnit
 from beam_pipeline.overlap.job import scanning
-from beam_pipeline.overlap.job.manifest import read_summary, write_summary
 from beam_pipeline.overlap.job.scanning import (
     Heartbeat,
     Scan,
-    count_groups,
     number_rows,
     plan_work_units,
 )
@@ -57,18 +55,6 @@ def test_work_units_are_keyed_by_group(tmp_path: Path) -> None:
     grouped = list(plan_work_units(3, file, "text", 2))
     assert {key for key, _ in grouped} <= {"0", "1"}
     assert [unit for _, unit in grouped] == [unit for _, unit in alone]
-
-
-def test_work_units_are_grouped_only_for_several_index_shards() -> None:
-    assert count_groups(1 << 40, 1, 1 << 30) == 0
-    assert count_groups(1, 2, 1 << 30) == 1
-    assert count_groups(1 << 40, 2, 1 << 20) == 1024  # of 1 GiB
-
-
-def test_groups_are_some_times_as_large_as_the_index_shards_that_they_open() -> None:
-    assert count_groups(1 << 40, 9, 1 << 29) == 512  # each reads 2 GiB for every 512 MiB
-    assert count_groups(1 << 40, 9, 1 << 33) == 256  # enough for many workers
-    assert count_groups(1 << 34, 9, 1 << 33) == 16
 
 
 def test_a_group_is_scanned_with_one_index_shard_after_the_other(
@@ -129,14 +115,8 @@ def test_a_heartbeat_is_written_over_while_the_work_goes_on(tmp_path: Path, monk
     beat.finish()
     (line,) = lines(tmp_path).values()
     assert line["is_done"] and line["records"] == 15
-
-
-def test_a_retry_counts_from_the_beginning(tmp_path: Path) -> None:
-    for records in (7, 3):
-        beat = heartbeat(tmp_path)
-        beat.count(*read(records, 0, 0, 0))
-        beat.finish()
-    assert [line["records"] for line in lines(tmp_path).values()] == [3]
+    heartbeat(tmp_path).finish()  # a retry counts from the beginning
+    assert [line["records"] for line in lines(tmp_path).values()] == [0]
 
 
 def test_every_scan_of_a_work_unit_has_a_file_of_its_own(tmp_path: Path) -> None:
@@ -147,11 +127,3 @@ def test_every_scan_of_a_work_unit_has_a_file_of_its_own(tmp_path: Path) -> None
     assert len(names) == len(pieces)
     assert {"progress-00001.jsonl", "progress-00002.jsonl", "progress-00001-00002.jsonl"} <= names
     assert "progress-00002-00002-pass-00002.jsonl" in names
-
-
-def test_the_summary_is_that_of_the_last_stage(tmp_path: Path) -> None:
-    for stage in ("index", "done"):
-        write_summary(str(tmp_path), str(tmp_path / "temp"), {"stage": stage})
-    assert read_summary(str(tmp_path)) == {"stage": "done"}
-    with pytest.raises(FileNotFoundError):
-        read_summary(str(tmp_path / "elsewhere"))

@@ -1,17 +1,13 @@
 """Texts in scripts without spaces: the warning where they are lost, and how they are found."""
 
-import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 from beam_pipeline.overlap.__main__ import main
-from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.remove import main as remove
-from tests.support.overlap_hits import EvalRow, Options, TrainRow
 from tests.support.overlap_jobs import write_lines
-from tests.support.overlap_reference import expected_outputs
 
 QUESTION = "下列关于水循环的说法中，哪一项是正确的？海水蒸发后形成云。"
 THAI = "ข้อใดต่อไปนี้เป็นเมืองหลวงของประเทศไทย"
@@ -73,20 +69,6 @@ def test_many_rows_of_long_tokens_are_a_warning(
         assert "16 of 17 evaluation rows have more than 40 bytes a token" in warning
 
 
-def test_a_passage_in_such_a_script_is_found(folder: Path, capsys: pytest.CaptureFixture) -> None:
-    assert run(folder, "--tokenizer=multilingual") == 0
-    assert "Warning" not in "".join(capsys.readouterr()) and summary_of(folder)["warnings"] == []
-    paths = str(folder / "eval/quiz/test.jsonl"), str(folder / "in/train.jsonl")
-    rows = [EvalRow("quiz", paths[0], 0, "zh", QUESTION), EvalRow("quiz", paths[0], 1, "th", THAI)]
-    training = [TrainRow(paths[1], row, None, text) for row, text in enumerate(TEXTS)]
-    options = Options((N,), TOKENIZERS["multilingual"])
-    name = "stats/overlap_details.jsonl.gz"
-    lines = gzip.decompress((folder / "out" / name).read_bytes()).splitlines()
-    assert [json.loads(line) for line in lines] == expected_outputs(rows, training, options)[name]
-    coverage = (folder / "out/stats/overlap_coverage.jsonl").read_text().splitlines()
-    assert [json.loads(line)["coverage"] for line in coverage] == [1, 1]
-
-
 @pytest.mark.parametrize(
     ("mode", "texts"),
     [
@@ -96,6 +78,7 @@ def test_a_passage_in_such_a_script_is_found(folder: Path, capsys: pytest.Captur
 )
 def test_a_passage_in_such_a_script_is_removed(folder: Path, mode: str, texts: list[str]) -> None:
     assert run(folder, "--tokenizer=multilingual") == 0
+    assert summary_of(folder)["warnings"] == []
     flags = [f"--remove={mode}", "--margin_chars=2", "--min_piece_chars=1"]
     paths = [f"--result_path={folder}/out", f"--output_path={folder}/clean"]
     assert remove([*paths, *flags, "--direct_num_workers=1"]) == 0

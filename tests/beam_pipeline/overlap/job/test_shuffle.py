@@ -9,13 +9,9 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.portability import common_urns
 
-from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
-from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
-from tests.support.overlap_corpus import make_corpus
 from tests.support.peak_memory import peak_memory
 
 _shuffled: Counter[str] = Counter()
@@ -87,29 +83,6 @@ def test_no_training_text_goes_through_a_shuffle(weighed: None, tmp_path: Path) 
     assert abs(much - little) < 200  # numbers of more digits
     sizes = [path.stat().st_size for path in tmp_path.glob("*/train/*")]
     assert max(sizes) > 5_000_000 and little < 20_000
-
-
-def test_the_graph_shuffles_where_the_docs_say(tmp_path: Path) -> None:
-    corpus = make_corpus(tmp_path, 1)
-    config = DeconConfig(
-        input_path=str(tmp_path / "train"),
-        decontaminate_source=[flag.partition("=")[2] for flag in corpus.flags[1:]],
-        output_path=str(tmp_path / "out"),
-        ngram=NGramConfig(5),
-        max_document_frequency=3,
-        max_details=5,
-    )
-    pipeline = beam.Pipeline()
-    inputs = overlap_pipeline.find_inputs(config)
-    overlap_pipeline.build(pipeline, config, inputs, JobRun(str(tmp_path / "run"), None))
-    transforms = pipeline.to_runner_api().components.transforms.values()
-    urn = common_urns.primitives.GROUP_BY_KEY.urn
-    groups = {each.unique_name.split("/")[0] for each in transforms if each.spec.urn == urn}
-    assert groups == {
-        "Spread index shards", "Spread files", "Spread work units", "Group by training file",
-        "Add up", "Spread numbered work units", "Group by n-gram",
-        "Group by evaluation rows", "Group training files",
-    }  # fmt: skip
 
 
 # --- memory -------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from beam_pipeline.overlap.ngrams.matching import Matcher
 from beam_pipeline.overlap.ngrams.postings import Postings, key_at
 from beam_pipeline.overlap.ngrams.token_texts import ngrams_of, token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
-from tests.support.colliding_texts import LENGTH, colliding_texts
-from tests.support.overlap_hits import ngrams
+from tests.support.overlap_hits import LENGTH, colliding_texts, ngrams
 from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]
@@ -84,13 +83,24 @@ def corpus(seed: int) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@pytest.mark.parametrize("lengths", [(1,), (2, 5), (3, 8, 13)])
+@pytest.mark.parametrize("lengths", [(1,), (2, 5), (3, 8, 13), tuple(range(1, 80))])
 def test_matches_equal_brute_force(name: str, lengths: tuple[int, ...]) -> None:
     for seed in range(20):
         texts, training = corpus(seed)
         tokenizer = TOKENIZERS[name]
         found = matches(texts, training, lengths, tokenizer)
         assert found == by_brute_force(texts, training, lengths, tokenizer)
+
+
+@given(
+    st.lists(st.text(max_size=12), max_size=3),
+    st.lists(st.text(max_size=25), max_size=3),
+    st.integers(1, 4),
+)
+@settings(max_examples=num_examples(300))
+def test_matches_of_any_texts(texts: list[str], training: list[str], n: int) -> None:
+    found = matches(texts, training, (n,), DEFAULT)
+    assert found == by_brute_force(texts, training, (n,), DEFAULT)
 
 
 def test_false_candidates_do_not_match(monkeypatch) -> None:
@@ -122,16 +132,6 @@ def test_hash_collisions_do_not_match() -> None:
     found = matches(texts, training, (LENGTH,), DEFAULT)
     assert found == by_brute_force(texts, training, (LENGTH,), DEFAULT)
     assert len(found) >= 4
-
-
-def test_documents_without_a_match_and_no_documents() -> None:
-    assert matches(["a b"], ["c d", "e"], (2,), DEFAULT) == []
-    assert matches(["a b"], [], (2,), DEFAULT) == []
-
-
-def test_places_may_overlap_on_both_sides() -> None:
-    (match,) = matches(["a a, a"], ["A a A"], (2,), DEFAULT)
-    assert match == Match(0, 0, 2, "a a", [(0, 3), (2, 6)], [(0, 3), (2, 5)])
 
 
 @pytest.mark.parametrize("text", ["", "İ. ΟΔΟΣ.Α x", "a\ud800 b", "one two", "Σ İ ȧ"])

@@ -65,20 +65,6 @@ def test_ranges_hold_the_original_of_tokens(text: str) -> None:
         assert there.lower().replace("ς", "σ") == token.text.replace("ς", "σ")
 
 
-@pytest.mark.parametrize(
-    ("text", "places"),
-    [
-        ("", [("", 0, 0)]),
-        ("...", [("", 0, 0), ("", 3, 3)]),
-        (" one two ", [("", 0, 0), ("one", 1, 4), ("two", 5, 8), ("", 9, 9)]),
-        ("AİB c", [("ai̇b", 0, 3), ("c", 4, 5)]),
-        ("ΟΔΟΣ x", [("οδος", 0, 4), ("x", 5, 6)]),
-    ],
-)
-def test_ranges_of_odd_texts(text: str, places: list) -> None:
-    assert DEFAULT.tokenize(text) == [Token(*place) for place in places]
-
-
 def same(text: str, tokenizer: Tokenizer) -> None:
     plain, fast = tokenizer.tokenize(text), tokens_of(text, tokenizer)
     assert fast.starts.tolist() == [token.start for token in plain]
@@ -97,17 +83,8 @@ def test_compiled_tokens_equal_the_reference(name: str, text: str) -> None:
     same(text, TOKENIZERS[name])
 
 
-RUNS = [
-    *ODD,
-    "İ世" * 20,
-    "a世" * 9,
-    "The Quick,  brown-fox. ",
-    "a" * 15,
-    "B_" * 9,
-    "[@`{" * 17,
-    "x" * 70,
-    "Ünï, ",
-]
+RUNS = [*ODD, "İ世" * 20, "a世" * 9, "The Quick,  brown-fox. ", "Ünï, "]
+RUNS += ["a" * 15, "B_" * 9, "[@`{" * 17, "x" * 70]
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -201,11 +178,6 @@ def test_long_texts_and_texts_of_one_token() -> None:
     same("x" * 2_000_000, DEFAULT)
     same("Σ" + "Straße İ\u2028" * 100_000, DEFAULT)
     same("." * 1_000_000, DEFAULT)
-
-
-def test_token_hash_does_not_depend_on_the_place() -> None:
-    here, there = tokens_of("Kelvin İ  ΟΔΟΣ", DEFAULT), tokens_of("οδος i̇, kelvin", DEFAULT)
-    assert sorted(here.hashes.tolist()) == sorted(there.hashes.tolist())
 
 
 def test_token_hash_covers_all_bytes_at_any_alignment() -> None:

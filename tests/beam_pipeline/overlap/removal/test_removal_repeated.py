@@ -14,26 +14,10 @@ from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.results.layout import TRAIN_FILES
 from tests.support.kills import kill_script
 from tests.support.overlap_jobs import files_below
+from tests.support.removal_corpus import find_in, write_corpus
 from tests.support.warm_python import warm_python
 
-SHARED = "every good boy does fine when all of the notes are played in the right order"
-
 SPLIT = ["--remove=split", "--margin_chars=20", "--min_piece_chars=20"]
-
-
-def write_corpus(folder: Path) -> list[str]:
-    """Writes five contaminated files, one an array, and returns the flags of the search."""
-    (folder / "in").mkdir(parents=True)
-    for number in range(4):
-        texts = ["nothing to see", f"{'before ' * 50}{SHARED}{' after' * 50}", "the last one"]
-        lines = [
-            json.dumps({"id": f"{number}-{at}", "text": text}) for at, text in enumerate(texts)
-        ]
-        (folder / f"in/{number}.jsonl").write_text("\n".join(lines) + "\n")
-    records = [line.strip() for line in (folder / "in/0.jsonl").read_text().splitlines()]
-    (folder / "in/array.json").write_text(f"[\n{',\n'.join(records)}\n]\n")
-    (folder / "quiz.jsonl").write_text(json.dumps({"id": "q", "text": SHARED}) + "\n")
-    return [f"--input_path={folder}/in", f"--decontaminate_source={folder}/quiz.jsonl"]
 
 
 def flags_of(result: Path | str, output: Path | str) -> list[str]:
@@ -44,10 +28,10 @@ def flags_of(result: Path | str, output: Path | str) -> list[str]:
 def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished result, beside which lies the clean corpus that an undisturbed run writes."""
     folder = tmp_path_factory.mktemp("removal")
-    flags = [*write_corpus(folder), f"--output_path={folder}/result", "--ngram_length=8"]
-    assert find([*flags, "--direct_num_workers=1"]) == 0
+    write_corpus(folder)
+    find_in(folder, "in", "result")
     assert remove([*flags_of(folder / "result", folder / "clean"), "--direct_num_workers=1"]) == 0
-    assert len(files_below(folder / "clean/documents")) == 5
+    assert len(files_below(folder / "clean/documents")) == 6
     return folder / "result"
 
 
@@ -65,7 +49,7 @@ def check(result: Path, output: Path) -> None:
     ("point", "num_done"),
     [
         (("overlap.removal.job", "module", "write_file", 4), 3),
-        pytest.param(("overlap.removal.job", "module", "finish", 1), 5, marks=pytest.mark.slow),
+        pytest.param(("overlap.removal.job", "module", "finish", 1), 6, marks=pytest.mark.slow),
     ],
 )
 def test_resumed_run_keeps_finished_files(
@@ -90,16 +74,16 @@ def test_finished_corpus_is_kept_or_replaced(
 ) -> None:
     flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
     assert remove(flags) == 0
-    before = identity(tmp_path / "clean/documents/0.jsonl")
+    before = identity(tmp_path / "clean/documents/a.jsonl")
     assert remove(flags) == 2
     assert "holds a finished clean corpus" in capsys.readouterr().err
     assert remove([*flags, "--skip_existing"]) == 0
-    assert identity(tmp_path / "clean/documents/0.jsonl") == before
+    assert identity(tmp_path / "clean/documents/a.jsonl") == before
     assert remove([*flags, "--skip_existing", "--margin_chars=10", "--max_pieces=3"]) == 2
     said = capsys.readouterr().err
     assert "holds a different clean corpus: --margin_chars was 20 and is 10; choose another" in said
     assert remove([*flags, "--overwrite"]) == 0
-    assert identity(tmp_path / "clean/documents/0.jsonl") != before
+    assert identity(tmp_path / "clean/documents/a.jsonl") != before
     check(result, tmp_path / "clean")
     assert remove(flags_of(result, result)) == 2
     assert "is the folder of the result" in capsys.readouterr().err
@@ -124,7 +108,7 @@ def test_different_result(result: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 def find_and_remove(folder: Path, output: Path, *flags: str) -> int:
     """Runs the search and the removal as one command."""
-    search = [f"--input_path={folder}/in", f"--decontaminate_source={folder}/quiz.jsonl"]
+    search = [f"--input_path={folder}/in", f"--decontaminate_source=quiz={folder}/eval/quiz.jsonl"]
     paths = [f"--output_path={output}/result", f"--remove_output={output}/clean"]
     return find([*search, *paths, "--ngram_length=8", *SPLIT, *flags])
 
@@ -152,21 +136,6 @@ def test_one_run_finds_and_removes(
     assert "which a template does not start" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("--remove=split", "--remove=split needs --remove_output=FOLDER"),
-        ("--remove_output=a", "--remove_output=a needs --remove=document, split or mask"),
-    ],
-)
-def test_removal_option_without_its_folder(
-    capsys: pytest.CaptureFixture[str], given: str, message: str
-) -> None:
-    needed = ["--input_path=in", "--decontaminate_source=quiz", "--output_path=out"]
-    assert find([*needed, given]) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["write_file", "finish"])
 def test_repeated_step_changes_nothing(
     result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -180,9 +149,4 @@ def test_repeated_step_changes_nothing(
     monkeypatch.setattr(job, name, twice)
     flags = flags_of(result, tmp_path / "clean")
     assert remove([*flags, "--direct_num_workers=1"]) == 0
-    check(result, tmp_path / "clean")
-
-
-def test_several_workers_write_the_same_bytes(result: Path, tmp_path: Path) -> None:
-    assert remove([*flags_of(result, tmp_path / "clean"), "--direct_num_workers=2"]) == 0
     check(result, tmp_path / "clean")

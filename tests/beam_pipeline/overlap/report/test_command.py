@@ -6,19 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from markupsafe import escape
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.job.config import DeconConfig
-from beam_pipeline.overlap.job.manifest import options_of
 from beam_pipeline.overlap.report import __main__ as report
-from beam_pipeline.overlap.report.contents import read_contents
-from beam_pipeline.overlap.report.output import Output
-from beam_pipeline.overlap.report.page import Summary, caps_of
-from beam_pipeline.overlap.results.layout import SUMMARY
 from tests.support.engines import Gcs
 from tests.support.repository import ROOT
 from tests.support.warm_python import warm_python
@@ -112,29 +105,6 @@ def test_a_page_that_cannot_be_written(output: Path, tmp_path: Path, capsys) -> 
     (tmp_path / "file").touch()
     code, error = refusal(capsys, output, f"--html={tmp_path / 'file/report.html'}")
     assert code == 1 and "cannot write" in error
-
-
-def test_caps_name_the_options_that_are_set(output: Path) -> None:
-    folder = Output(str(output))
-    summary, figures = folder.record(SUMMARY, Summary), read_contents(folder, [3, 5, 11])
-    figures.num_boilerplate = 7
-    summary.counts["details_left_out"] = 1_208
-    given: dict[str, Any]
-    for given, flags, where in (
-        ({"max_document_frequency": 3}, "--max_document_frequency=3", "in more training documents"),
-        ({"drop_ngrams": "a.jsonl"}, "--drop_ngrams=a.jsonl", "of training documents"),
-        (
-            {"max_document_frequency": 3, "drop_ngrams": ("a", "b")},
-            "--max_document_frequency=3 --drop_ngrams=a --drop_ngrams=b",
-            "of training documents",
-        ),
-    ):
-        given |= {"input_path": "c", "decontaminate_source": "e", "output_path": "o"}
-        summary.options = options_of(DeconConfig(**given, max_details_per_pair=5))
-        assert caps_of(summary, figures) == [
-            ("sets", flags, f"7 n-grams {where} not counted"),
-            ("texts", "--max_details_per_pair=5", "1,208 matches are not in the details"),
-        ]
 
 
 @pytest.mark.parametrize(("package", "argv"), [("jinja2", []), ("matplotlib", ["--png=x.png"])])

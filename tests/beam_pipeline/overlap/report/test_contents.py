@@ -1,6 +1,5 @@
 """The figures of report.json, compared with plain loops over the result files."""
 
-import json
 import shutil
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text
 from beam_pipeline.overlap.removal.options import RemovalConfig
@@ -22,14 +20,7 @@ from beam_pipeline.overlap.report.contents import MARGIN_CHARS, Report, read_con
 from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.overlap.results.layout import COVERAGE, REPORT
 from tests.support.overlap_corpus import make_corpus
-from tests.support.overlap_report import (
-    SETS,
-    TRAINING,
-    contents_of,
-    read_lines,
-    run,
-    write_lines,
-)
+from tests.support.overlap_report import SETS, TRAINING, contents_of, read_lines, run, write_lines
 from tests.support.overlap_runs import run as run_corpus
 
 
@@ -204,12 +195,3 @@ def test_columns_of_records_with_lone_surrogates(tmp_path: Path) -> None:
         names = [r["name"].encode("utf-8", "backslashreplace").decode() for r in given]
         assert table.column("name").to_pylist() == names
         assert table.column("count").to_pylist() == [r["count"] for r in given]
-
-
-@pytest.mark.parametrize("line", ['{"name": "x"}', '{"name": 3, "count": 1}', "{", "[]"])
-def test_columns_of_damaged_records(tmp_path: Path, line: str) -> None:
-    schema = pa.schema([("name", pa.string()), ("count", pa.int64())])
-    (tmp_path / "stats").mkdir()
-    (tmp_path / COVERAGE).write_text(f"{json.dumps({'name': 'x', 'count': 1})}\n{line}\n")
-    with pytest.raises(ProbelineError, match=r"overlap_coverage\.jsonl"):
-        Output(str(tmp_path)).table(COVERAGE, schema)

@@ -1,21 +1,26 @@
-"""Counts are those of a plain loop, whatever order they are added up in."""
+"""Counts, their order, tokens of evaluation rows, and damaged match files."""
 
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.documents.batch import DocumentBatch, text_buffers
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.overlap.ngrams.matching import SharedNgrams
+from beam_pipeline.overlap.ngrams.token_batches import token_batches
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
-from beam_pipeline.overlap.results import counts, row_overlaps
+from beam_pipeline.overlap.results import contaminated
 from beam_pipeline.overlap.results.counts import (
     NGRAM_COUNTS,
-    NGRAM_KEYS,
     ROW_COUNTS,
     SHARED_COUNTS,
     Counts,
@@ -25,10 +30,13 @@ from beam_pipeline.overlap.results.counts import (
     pack,
     unpack,
 )
+from beam_pipeline.overlap.results.match_files import (
+    read_blocks,
+    read_summary,
+    write_match_file,
+)
+from beam_pipeline.overlap.results.matches import distinct, order_of
 from beam_pipeline.overlap.results.output_files import json_floats, json_value
-from beam_pipeline.overlap.results.row_overlaps import write_bucket
-from tests.support.overlap_gathering import read_bytes, read_records, rows_of, tokens_of_rows
-from tests.support.overlap_hits import EvalRow
 from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]
@@ -49,20 +57,6 @@ def test_counts_travel_in_a_few_bytes() -> None:
     counts = np.ones(8192 * 28, NGRAM_COUNTS)
     counts["number"], counts["token"] = np.divmod(np.arange(len(counts)), 28)
     assert len(pack(counts)) < len(counts) / 10
-
-
-def test_adding_up_many_units_holds_little_more_than_the_sum(monkeypatch) -> None:
-    monkeypatch.setattr(counts, "_MIN_PENDING", 10)
-    sizes = []
-    first_of_each = counts.first_of_each
-    monkeypatch.setattr(
-        counts, "first_of_each", lambda keys: sizes.append(len(keys[0])) or first_of_each(keys)
-    )
-    part = np.zeros(20, ROW_COUNTS)
-    part["number"], part["documents"] = np.arange(20), 2**40
-    total = add_counts([Counts(np.empty(0, NGRAM_COUNTS), part)] * 500).rows
-    assert total["documents"].tolist() == [500 * 2**40] * 20  # no counter overflows
-    assert max(sizes) <= 60
 
 
 def ngram_counts(dtype: np.dtype, keys: tuple[str, str]) -> np.ndarray:
@@ -101,77 +95,80 @@ def test_a_count_and_a_key_may_be_large() -> None:
     assert [row[2:] for row in total.tolist()] == [(0, 6, 2), (2**32 - 1, 2**62, 1)]
 
 
-# --- evaluation rows ----------------------------------------------------------------------------
-
-
-def lines_of(
-    folder: Path, text: str, ngrams: list[tuple[int, int, int]], n: int, dropped: Sequence[int] = ()
-) -> tuple[dict, dict]:
-    """Returns the lines of overlap_ngrams and overlap_coverage of a row.
-
-    Args:
-      ngrams: first token, occurrences and documents of each shared n-gram.
-      dropped: first tokens of n-grams that are not counted.
-    """
-    rows = rows_of([EvalRow("arc", "/e", 0, "1", text)])
-    found = Counts(
-        np.array([(0, n, *each) for each in ngrams], NGRAM_COUNTS),
-        np.array([(0, n, 3)], ROW_COUNTS),
-    )
-    keys = np.array([(0, n, token) for token in dropped], NGRAM_KEYS)
-    texts = tokens_of_rows(rows, DEFAULT)
-    files = write_bucket(f"{folder}/bucket", str(folder), found, rows, texts, keys)
-    (line,), (coverage,) = (read_records(path) for path in files[:2])
-    return line, coverage
-
-
-def test_all_places_of_a_shared_n_gram_are_covered(tmp_path: Path) -> None:
-    """Counts know the first one alone."""
-    ngrams, coverage = lines_of(tmp_path, "A b, a B - x a b y", [(0, 3, 2)], 2)
-    assert coverage["spans"] == [[0, 3], [5, 8], [13, 16]]
-    assert ngrams["overlapping_ngram_counts"] == [["a b", 3, 2]]
-    assert (coverage["num_tokens"], coverage["num_covered_tokens"]) == (8, 6)
-
-
-def test_spans_that_overlap_or_meet_are_one(tmp_path: Path) -> None:
-    ngrams, coverage = lines_of(tmp_path, "a b c d e", [(0, 3, 2), (1, 3, 2)], 3)
-    assert coverage["spans"] == [[0, 7]]
-    assert coverage["num_covered_tokens"] == 4
-    assert [ngram for ngram, *_ in ngrams["overlapping_ngram_counts"]] == ["a b c", "b c d"]
-
-
-def test_match_files_of_other_evaluation_sets_are_noticed(tmp_path: Path) -> None:
-    with pytest.raises(ProbelineError, match="of other evaluation sets; remove the output"):
-        lines_of(tmp_path, "a b c", [(1, 1, 1), (2, 1, 1)], 2)
-
-
-def test_scores_of_a_row_with_boilerplate(tmp_path: Path) -> None:
-    # Twelve tokens, eleven 2-grams: "a b" is common, begins at three of them.
-    text = "a b c d a b e f g h a b"
-    shared = [(2, 1, 1), (3, 1, 1), (6, 2, 1), (8, 1, 3)]
-    _, row = lines_of(tmp_path, text, shared, 2, dropped=[0])
-    assert (row["num_tokens"], row["num_covered_tokens"], row["longest_run"]) == (12, 7, 4)
-    assert (row["num_shared_ngrams"], row["num_informative_ngrams"]) == (4, 8)
-    assert row["spans"] == [[4, 9], [12, 15], [16, 19]]
-
-
-def test_cutting_the_rows_of_a_bucket_changes_no_line(tmp_path: Path, monkeypatch) -> None:
-    rows = rows_of([EvalRow("arc", "/e", at, str(at), "a b c " * (at + 1)) for at in range(9)])
-    keys = [(at, n, token) for at in range(9) for n in (1, 2) for token in range(3 if at else 2)]
-    of_rows = [(at, n, at + 1) for at in range(9) for n in (1, 2)]
-    found = Counts(
-        np.array([(*key, 2, 1) for key in keys], NGRAM_COUNTS), np.array(of_rows, ROW_COUNTS)
-    )
-    texts = tokens_of_rows(rows, DEFAULT)
-    files = [write_bucket(f"{tmp_path}/whole", str(tmp_path), found, rows, texts)]
-    monkeypatch.setattr(row_overlaps, "_TOKENS_AT_A_TIME", 1)
-    files.append(write_bucket(f"{tmp_path}/cut", str(tmp_path), found, rows, texts))
-    one, other = ([read_bytes(path) for path in each[:2]] + [each.hits] for each in files)
-    assert one == other
-
-
 @given(st.lists(st.floats(0, 1) | st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 @settings(max_examples=num_examples(50))
 def test_floats_in_columns_are_those_of_a_record(values: list[float]) -> None:
     pieces = json_floats(np.array(values, np.float64)).to_pylist()
     assert pieces == list(map(json_value, values))
+
+
+# --- orders and tokens ------------------------------------------------------------
+
+
+KEYS = st.tuples(*[st.integers(0, 9) | st.integers(0, 2**32 - 1)] * 2, st.integers(0, 2**40))
+
+
+@settings(max_examples=num_examples(50))
+@given(st.lists(KEYS))
+def test_records_are_in_the_order_of_their_keys(records: list[tuple[int, int, int]]) -> None:
+    columns = [np.array(column, np.int64) for column in zip(*records, strict=True)]
+    for keys in (columns, columns[:2], columns[:1]) if records else ():
+        in_order = np.stack(keys)[:, order_of(keys)]
+        assert np.array_equal(in_order, np.stack(keys)[:, np.lexsort(keys[::-1])])
+
+
+@settings(max_examples=num_examples(50))
+@given(st.lists(st.integers(0, 20) | st.integers(-(2**62), 2**62)))
+def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
+    given_values = np.array(values, np.int64)
+    expected = np.unique(given_values, return_inverse=True)
+    for found, wanted in zip(distinct(given_values), expected, strict=True):
+        assert np.array_equal(found, wanted)
+
+
+TEXTS = [
+    text_buffers([f"w{number % 13} w{number} again" for number in range(start, start + 20)])
+    for start in range(0, 200, 20)
+]
+
+
+@pytest.mark.parametrize("min_waiting", [1, 30, 1 << 20])
+def test_each_token_is_there_once_in_order(tmp_path: Path, monkeypatch, min_waiting: int) -> None:
+    monkeypatch.setattr(contaminated, "_MIN_WAITING", min_waiting)
+    path = str(tmp_path / "tokens.parquet")
+    contaminated.write_eval_tokens(path, str(tmp_path), TEXTS, DEFAULT)
+    hashes = [batch.hashes for text in TEXTS for batch in token_batches(*text, DEFAULT)]
+    wanted = np.unique(np.concatenate(hashes))
+    assert len(wanted) == 201
+    assert contaminated.read_eval_tokens(path).tolist() == wanted.tolist()
+
+
+def test_no_texts_have_no_tokens(tmp_path: Path) -> None:
+    path = str(tmp_path / "tokens.parquet")
+    contaminated.write_eval_tokens(path, str(tmp_path), [], DEFAULT)
+    assert contaminated.read_eval_tokens(path).tolist() == []
+
+
+def test_a_scan_that_fails_leaves_no_match_file(tmp_path: Path) -> None:
+    nothing = np.empty(0, np.int64)
+    shared = SharedNgrams(nothing, nothing, np.zeros(1, np.int64), nothing, nothing, 0)
+    letters = [DeadLetter("/c", 0, "a", "{")]
+
+    def scanned():
+        yield DocumentBatch(1, nothing, *text_buffers([]), [], 0, letters), shared
+        raise ProbelineError("cannot read /c")
+
+    with pytest.raises(ProbelineError, match=r"^cannot read /c$"):
+        write_match_file(str(tmp_path / "matches"), str(tmp_path / "t"), scanned())
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
+
+
+def test_damaged_match_file(tmp_path: Path) -> None:
+    damaged, other = tmp_path / "damaged", tmp_path / "other"
+    damaged.write_bytes(b"PAR1")
+    pq.write_table(pa.table({"a": [1]}), other)
+    message = r"cannot read the match file .*damaged: .*; remove it"
+    with pytest.raises(ProbelineError, match=message):
+        list(read_blocks([str(damaged)]))
+    with pytest.raises(ProbelineError, match="other is not a match file of this version"):
+        read_summary(str(other))

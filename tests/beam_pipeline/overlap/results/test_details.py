@@ -1,18 +1,24 @@
 """Details to the byte: lines, sizes, compact ones, and what is written beside them."""
 
 import gzip
-import itertools
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.documents.batch import encode
+from beam_pipeline.overlap.job import gathering
+from beam_pipeline.overlap.job.preparing import Job
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import details, match_files, matches
-from beam_pipeline.overlap.results.details import COMPACT, quotas
+from beam_pipeline.overlap.results.counts import UnitSize
+from beam_pipeline.overlap.results.details import quotas
+from beam_pipeline.overlap.results.layout import DETAILS, MATCHES
 from beam_pipeline.overlap.results.output_files import (
     GzipMember,
     json_line,
@@ -21,31 +27,26 @@ from beam_pipeline.overlap.results.output_files import (
 )
 from beam_pipeline.storage.files import atomic_write
 from tests.support.helpers import quick_and_slow
-from tests.support.overlap_gathering import Cut, Gathering, read_records
 from tests.support.overlap_hits import EvalRow, Options, Records, TrainRow
 from tests.support.overlap_reference import expected_outputs
+from tests.support.overlap_runs import check, flags_of, run, write_rows
 
-DETAILS = "stats/overlap_details.jsonl.gz"
 TEMPLATE = 'which of these two scenarios \u0130 \ud800 is "odd"\\'
-ROWS = [
-    EvalRow(f"set{at % 2}", f"/e/{at % 3}", at, f"id {at // 2}", f"{TEMPLATE} {at} x\x01")
-    for at in range(40)
-]
+ROWS = sorted(
+    EvalRow(f"set{at % 2}", f"e/{at % 2}{at % 3}.jsonl", at, f"id {at // 2}", text)
+    for at, text in enumerate(f"{TEMPLATE} {at} x\x01" for at in range(40))
+)
 DOCUMENTS = [
-    TrainRow("/c \xe9", 1, None, " ".join(row.text for row in ROWS)),
-    TrainRow("/c \xe9", 5, "id \udfff", f"{TEMPLATE.upper()}! " * 50),
-    TrainRow("/c \xe9", 9, "", "nothing"),
-    TrainRow("/d", 0, "3", ROWS[7].text),
+    TrainRow("c \xe9.jsonl", 1, None, " ".join(row.text for row in ROWS)),
+    TrainRow("c \xe9.jsonl", 5, "id \udfff", f"{TEMPLATE.upper()}! " * 50),
+    TrainRow("c \xe9.jsonl", 9, "", "nothing"),
+    TrainRow("d.jsonl", 0, "3", ROWS[7].text),
 ]
 OPTIONS = Options((3, 5), TOKENIZERS["default"])
 
 
-def gathered(folder: Path, options: Options = OPTIONS, **more) -> Gathering:
-    return Gathering(folder, ROWS, DOCUMENTS, options, Cut(num_index_shards=2), **more)
-
-
-def lines_in(path: str) -> list[bytes]:
-    return gzip.decompress(Path(path).read_bytes()).splitlines(keepends=True)
+def lines_in(path: Path) -> list[bytes]:
+    return gzip.decompress(path.read_bytes()).splitlines(keepends=True)
 
 
 def lines_of(records: Records) -> list[bytes]:
@@ -65,56 +66,29 @@ def test_a_template_of_all_rows_gives_the_bytes_of_the_reference(
     monkeypatch.setattr(matches, "_PLACES_AT_A_TIME", at_a_time)
     monkeypatch.setattr(match_files, "_GROUP_BYTES", at_a_time)
     monkeypatch.setattr(details, "_LINE_BYTES_AT_A_TIME", 10 * at_a_time)
-    expected = expected_outputs(ROWS, DOCUMENTS, OPTIONS)
-    found = gathered(tmp_path)
-    assert found.records() == expected
-    wanted = lines_of(expected[DETAILS])
-    assert lines_in(f"{found.output}/{DETAILS}") == wanted
-    assert sum(size.num_matches for size in found.sizes) == len(wanted)
-    assert sum(size.details.num_bytes for size in found.sizes) == sum(map(len, wanted))
-    assert max(size.details.max_bytes for size in found.sizes) == max(map(len, wanted))
+    sizes, check_room = [], gathering.check_room
 
+    def kept(found: Sequence[UnitSize], job: Job) -> None:
+        sizes.extend(found)
+        check_room(found, job)
 
-@pytest.mark.parametrize(
-    "caps",
-    quick_and_slow(
-        itertools.product([0, 1, 3, None], [0, 7, None]),
-        [(0, None), (1, 7), (3, None), (None, 0), (None, 7)],
-    ),
-)
-def test_caps_are_those_of_the_reference(tmp_path: Path, caps) -> None:
-    per_pair, most = caps
-    options = Options((3, 5), OPTIONS.tokenizer, max_details_per_pair=per_pair, max_details=most)
-    found = gathered(tmp_path, options)
-    assert found.records() == expected_outputs(ROWS, DOCUMENTS, options)
-    if most is None:
-        size = sum(size.details.num_kept_bytes for size in found.sizes)
-        assert size == sum(map(len, lines_in(f"{found.output}/{DETAILS}")))
-
-
-def test_compact_details_with_their_texts_are_the_full_ones(tmp_path: Path) -> None:
-    found = gathered(tmp_path, mode=COMPACT)
-    paths = [unit.train_texts_path for unit in found.expanded if unit.train_texts_path]
-    texts = [record for path in paths for record in read_records(path)]
-    assert len(texts) == 3  # each document with a match once
-    by_row = {(text["train_path"], text["train_row"]): text["train_text"] for text in texts}
-    eval_texts = {(row.dataset, row.path, row.row): row.text for row in ROWS}
-    joined = []
-    for record in found.records()[DETAILS]:
-        assert "train_text" not in record and "eval_text" not in record
-        key = record["eval_dataset"], record["eval_path"], record["eval_row"]
-        record["eval_text"] = eval_texts[key]
-        record["train_text"] = by_row[record["train_path"], record["train_row"]]
-        joined.append(record)
-    assert joined == expected_outputs(ROWS, DOCUMENTS, OPTIONS)[DETAILS]
-    full = gathered(tmp_path / "full")
-    compact, whole = (run.sizes[0].details for run in (found, full))
-    assert compact.num_bytes < whole.num_bytes and compact.num_text_bytes > 0
+    monkeypatch.setattr(gathering, "check_room", kept)
+    corpus, output = write_rows(tmp_path, ROWS, DOCUMENTS), tmp_path / "out"
+    run(corpus, output, *flags_of(OPTIONS), "--num_shards=2")
+    check(corpus, output, OPTIONS)
+    lines = lines_in(output / DETAILS)
+    assert lines == lines_of(expected_outputs(corpus.rows, corpus.training, OPTIONS)[DETAILS])
+    assert sum(size.num_matches for size in sizes) == len(lines)
+    assert sum(size.details.num_bytes for size in sizes) == sum(map(len, lines))
+    assert max(size.details.max_bytes for size in sizes) == max(map(len, lines))
+    table = pq.read_table(output / MATCHES)
+    num_places = (
+        len(table[f"{side}_offsets"].combine_chunks().values) for side in ("eval", "train")
+    )
+    assert sum(size.num_places for size in sizes) == sum(num_places)
 
 
 def test_strings_as_json_are_those_of_one_by_one() -> None:
-    import pyarrow as pa
-
     rng = random.Random(0)
     characters = [chr(code) for code in range(0x82)] + ["\u2028", "\U0001f600", "\xe9"]
     for odd in ([], ["\ud800"]):

@@ -1,0 +1,365 @@
+"""Writing ArrayRecord through Beam: every record once, in the same bytes on every attempt."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam import coders
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.tfrecordio import ReadAllFromTFRecord, ReadFromTFRecord, WriteToTFRecord
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.value_provider import RuntimeValueProvider, StaticValueProvider
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline import array_record_io
+from beam_pipeline.array_record_io import (
+    ReadAllFromArrayRecord,
+    ReadFromArrayRecord,
+    WriteToArrayRecord,
+    content_key,
+)
+from beam_pipeline.dataset.layout import shard_of
+from beam_pipeline.shards import writing as sharded_write
+from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords
+from beam_pipeline.shards.writing import (
+    AssignToShards,
+    ShardInfo,
+    ShardTarget,
+    WriteShard,
+    shard_path,
+)
+from beam_pipeline.storage.files import crc32c
+from tests.support.array_record_files import (
+    EMPTY,
+    WORDS,
+    bytes_below,
+    files_below,
+    records_of,
+    shuffled,
+    write,
+)
+from tests.support.engines import Gcs
+from tests.support.helpers import NOW, Objects, eager, run_do_fn
+
+# What begins ours is what Beam's transforms take, so a call may be changed by its name alone.
+PAIRS = [
+    (WriteToTFRecord, WriteToArrayRecord),
+    (ReadFromTFRecord, ReadFromArrayRecord),
+    (ReadAllFromTFRecord, ReadAllFromArrayRecord),
+]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), PAIRS)
+def test_beams_arguments_come_first_and_in_its_order(theirs: type, ours: type) -> None:
+    expected = list(inspect.signature(theirs).parameters)
+    found = inspect.signature(ours).parameters.values()
+    assert [one.name for one in found if one.kind == one.POSITIONAL_OR_KEYWORD] == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (partial(WriteToArrayRecord, shard_name_template="-W-SSSSS-of-NNNNN"), "asks for windows"),
+        (partial(WriteToArrayRecord, shard_name_template="-of-NNNNN"), "names every shard alike"),
+        (partial(WriteToArrayRecord, num_shards=-1), "num_shards is -1; it must be 0"),
+        (partial(WriteToArrayRecord, triggering_frequency=60), "60; .* the input is bounded"),
+        (partial(WriteToArrayRecord, compression_type=CompressionTypes.GZIP), "'gzip'; .* options"),
+        (partial(ReadFromArrayRecord, compression_type=CompressionTypes.GZIP), "files say"),
+        (partial(ReadAllFromArrayRecord, compression_type=CompressionTypes.GZIP), "files say"),
+        (partial(ReadAllFromArrayRecord, empty_match_treatment="maybe"), "is 'maybe', not"),
+    ],
+)
+def test_invalid_argument(make: Callable, reason: str) -> None:
+    path = () if make.func is ReadAllFromArrayRecord else ("p",)
+    with pytest.raises(ValueError, match=reason) as failure:
+        make(*path)
+    assert "\n" not in str(failure.value)
+
+
+def test_an_unbounded_input_is_refused():
+    elements = beam.pvalue.PCollection(beam.Pipeline(), is_bounded=False)
+    with pytest.raises(ValueError, match="bounded"):
+        WriteToArrayRecord("x").expand(elements)
+
+
+def test_a_value_that_is_known_when_the_pipeline_is_built_is_taken(tmp_path: Path) -> None:
+    prefix = StaticValueProvider(str, f"{tmp_path}/w")
+    eager(WORDS, WriteToArrayRecord(prefix, None, StaticValueProvider(str, ".ar"), 1))
+    assert files_below(tmp_path) == ["w-00000-of-00001.ar"]
+    assert len(eager(None, ReadFromArrayRecord(StaticValueProvider(str, f"{tmp_path}/*")))) == len(
+        WORDS
+    )
+
+
+def test_a_value_that_is_known_too_late_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(RuntimeValueProvider, "runtime_options", None)
+    late = RuntimeValueProvider("where", str, None)
+    for make in (
+        partial(WriteToArrayRecord, late),
+        partial(WriteToArrayRecord, "p", file_name_suffix=late),
+        partial(ReadFromArrayRecord, late),
+    ):
+        with pytest.raises(ValueError, match=r"known only when the job runs: .*Flex Template"):
+            make()
+
+
+# --- any records ----------------------------------------------------------------------------------
+
+
+def write_shards(
+    folder: Path, bundles: list[list[bytes]], num_shards: int, ordered: bool
+) -> list[tuple[ShardInfo, bytes, list[bytes]]]:
+    """Runs the steps of one attempt; returns for each shard what it is, its bytes and records."""
+    open_writer = partial(ArrayRecordWriter, options="group_size:1,zstd:1")
+    target = ShardTarget("w", "", "-S", open_writer, str(folder / "temp"), ordered=ordered)
+    elements = [[Records([content_key(one)], [one]) for one in bundle] for bundle in bundles]
+    stage = StageRecords(str(folder / "staged"), 100 if ordered else 1 << 40)
+    staged = [part for bundle in elements for part in run_do_fn(stage, bundle, **NOW)]
+    assigned = run_do_fn(AssignToShards(target.attributes), staged, [num_shards])
+    shards = []
+    for shard in range(num_shards):
+        parts = [StagedRecords("", b""), *(part for number, part in assigned if number == shard)]
+        (written,) = run_do_fn(WriteShard([target]), [(shard, parts)], [num_shards])
+        path = Path(written.temporary_path)
+        file = array_record_io._File(str(path), path.stat().st_size, written.info.num_records)
+        tracker = OffsetRestrictionTracker(OffsetRange(0, file.num_parts))
+        records = list(array_record_io._records(file, tracker))
+        tracker.check_done()
+        shards.append((written.info, path.read_bytes(), records))
+    return shards
+
+
+ANY_RECORDS = st.lists(st.one_of(st.binary(max_size=40), st.binary(min_size=90, max_size=400)))
+
+
+@given(ANY_RECORDS, st.integers(1, 5), st.integers(1, 4), st.booleans(), st.randoms())
+def test_any_records_in_any_bundles_come_back(
+    tmp_path_factory, records, num_shards, num_bundles, ordered, random
+) -> None:
+    """All of them; each shard with the same records on each run, and in order if that is asked."""
+    folder = tmp_path_factory.mktemp("any")
+    runs = []
+    for _ in range(2):
+        random.shuffle(records)
+        bundles = [records[number::num_bundles] for number in range(num_bundles)]
+        runs.append(write_shards(folder, bundles, num_shards, ordered))
+    for info, data, found in runs[0]:
+        assert (info.num_bytes, info.crc32c) == (len(data), crc32c(data))
+        assert info.num_records == len(found)
+    assert Counter(one for *_, found in runs[0] for one in found) == Counter(records)
+    for (_, data, found), (_, other_data, other) in zip(*runs, strict=True):
+        assert Counter(found) == Counter(other)
+        if ordered:
+            assert data == other_data
+            assert found == sorted(found, key=content_key)
+
+
+def test_other_elements_through_a_coder(tmp_path):
+    texts = ["", "zażółć", "x" * 5000]
+    write(texts, tmp_path / "texts", coder=coders.StrUtf8Coder(), num_shards=2)
+    records = [record for path in tmp_path.iterdir() for record in records_of(path)]
+    assert sorted(records) == sorted(text.encode() for text in texts)
+    read = eager(None, ReadFromArrayRecord(str(tmp_path / "texts-*"), coder=coders.StrUtf8Coder()))
+    assert sorted(read) == sorted(texts)
+
+
+def test_elements_of_many_windows_are_one_set_of_files(tmp_path):
+    stamped = beam.Map(lambda number: TimestampedValue(b"%d" % number, number))
+
+    class InWindows(beam.PTransform):
+        def expand(self, numbers):
+            windowed = numbers | stamped | beam.WindowInto(FixedWindows(10))
+            return windowed | WriteToArrayRecord(str(tmp_path / "all"), num_shards=2)
+
+    infos = eager(range(30), InWindows())
+    assert sorted(info.shard for info in infos) == [0, 1]
+    assert sorted(r for info in infos for r in records_of(info.path)) == sorted(
+        b"%d" % number for number in range(30)
+    )
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("num_shards", [0, 2])
+def test_no_elements_are_empty_files_that_can_be_read(tmp_path, num_shards, ordered):
+    infos = write([], tmp_path / "none", num_shards=num_shards, ordered=ordered)
+    assert len(infos) == len(files_below(tmp_path)) == max(1, num_shards)
+    assert all(records_of(info.path) == [] for info in infos)
+    assert eager(None, ReadFromArrayRecord(str(tmp_path / "none-*"))) == []
+
+
+def test_writer_options_reach_the_file(tmp_path):
+    (info,) = write([b"x"], tmp_path / "w", num_shards=1, options="group_size:16,zstd:3")
+    reader = ArrayRecordReader(info.path)
+    assert "group_size:16," in reader.writer_options_string()
+    assert "zstd:3" in reader.writer_options_string()
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "ordered", "times"),
+    [(1024, True, 1), (1025, True, 2), (1025, False, 1)],
+)
+def test_writes_per_record(
+    monkeypatch: pytest.MonkeyPatch, record_bytes: int, ordered: bool, times: int
+) -> None:
+    created: dict[str, bytes] = {}
+
+    class Kept(dict):
+        def __setitem__(self, path: str, data: bytes) -> None:
+            created.setdefault(path, data)
+            super().__setitem__(path, data)
+
+    monkeypatch.setattr(Objects, "stored", Kept())
+    record = bytes(record_bytes)
+    options = {"num_shards": 1, "ordered": ordered, "options": "group_size:1,uncompressed"}
+    eager([record] * 3, WriteToArrayRecord("objects://b/w", **options))
+    # The file with its final name was renamed: on gs:// the service copies it.
+    holding = [path for path, data in created.items() if record in data and "/.temp-" in path]
+    assert len(holding) == times
+
+
+# --- the same bytes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_shards", [0, 1, 3])
+def test_bytes_do_not_depend_on_the_order_of_the_elements(tmp_path, num_shards):
+    elements = WORDS + WORDS[:20] + EMPTY  # duplicates stay
+    write(elements, tmp_path / "a" / "words", num_shards=num_shards)
+    write(shuffled(elements, 1), tmp_path / "b" / "words", num_shards=num_shards)
+    assert bytes_below(tmp_path / "a") == bytes_below(tmp_path / "b")
+    assert sum(len(records_of(path)) for path in (tmp_path / "a").iterdir()) == len(elements)
+
+
+def test_the_number_of_shards_follows_from_the_bytes(tmp_path, monkeypatch):
+    total = sum(map(len, WORDS))
+    monkeypatch.setattr(sharded_write, "DEFAULT_SHARD_BYTES", -(-total // 4))
+    assert len(write(shuffled(WORDS, 3), tmp_path / "a" / "words")) == 4
+    assert len(write([*WORDS, b"x" * total], tmp_path / "b" / "words")) == 8
+
+
+def test_a_key_orders_the_records_of_a_shard_and_picks_it(tmp_path):
+    infos = write(WORDS, tmp_path / "words", num_shards=3, key=lambda word: word[::-1])
+    for info in infos:
+        records = records_of(info.path)
+        assert records == sorted(records, key=lambda word: word[::-1])
+        assert all(shard_of(word[::-1], 3) == info.shard for word in records)
+
+
+def test_the_shard_of_a_key_never_changes():
+    """Another shard would move every record of every dataset."""
+    keys = [b"", b"key", b"\0" * 12, b"\xff" * 12]
+    assert [shard_of(key, 1000) for key in keys] == [505, 563, 317, 197]
+
+
+# --- names and temporary files --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("-SSSSS-of-NNNNN", "p-00003-of-00012.x"),
+        ("_SS_NN", "p_03_12.x"),
+        ("/part-SSSSS", "p/part-00003.x"),
+        ("-of-NNNNN-SSSSS", "p-of-00012-00003.x"),
+        ("", "p.x"),
+        ("-SS-SSSS", "p-03-0003.x"),  # every run of S's is the shard's number
+        ("-NN-SS-NNN", "p-12-03-012.x"),
+    ],
+)
+def test_runs_of_s_and_n_become_numbers(template, name):
+    assert shard_path("p", template, ".x", 3, 12) == name
+
+
+@pytest.mark.parametrize("num_shards", [None, 0, 1, 7])
+def test_an_empty_template_is_one_file(num_shards: int | None, tmp_path: Path) -> None:
+    write = WriteToArrayRecord(f"{tmp_path}/w", num_shards=num_shards, shard_name_template="")
+    assert (write._target.shard_name_template, write._num_shards) == ("", 1)
+    if num_shards is None:
+        eager(WORDS, write)
+        assert files_below(tmp_path) == ["w.arrayrecord"]
+        assert sorted(eager(None, ReadFromArrayRecord(f"{tmp_path}/w*"))) == sorted(WORDS)
+
+
+def test_a_prefix_without_a_folder_writes_where_the_process_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write([b"x"], "words", num_shards=1)
+    assert files_below(tmp_path) == ["words-00000-of-00001.arrayrecord"]
+
+
+def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):
+    """With them goes what an attempt that died left there."""
+    transform = WriteToArrayRecord(
+        str(tmp_path / "out" / "w"), num_shards=1, temp_location=str(tmp_path / "elsewhere")
+    )
+    folder = Path(transform._target.temp_folder)
+    assert folder.parent == tmp_path / "elsewhere"
+    folder.mkdir(parents=True)
+    (folder / "left-by-a-dead-attempt").write_bytes(b"x")
+    eager(WORDS, transform)
+    assert files_below(tmp_path) == ["out/w-00000-of-00001.arrayrecord"]
+
+
+def test_two_writes_at_once_do_not_share_temporary_files(tmp_path):
+    one, other = (WriteToArrayRecord(str(tmp_path / name)) for name in "ab")
+    assert one._target.temp_folder != other._target.temp_folder
+
+
+# --- other filesystems and runners ----------------------------------------------------------------
+
+
+def test_a_bucket_gets_the_bytes_that_a_disk_gets(tmp_path, monkeypatch):
+    objects: dict[str, bytes] = {}
+    monkeypatch.setattr(Objects, "stored", objects)
+    infos = write(WORDS, "objects://bucket/deep/words", num_shards=3)
+    write(WORDS, tmp_path / "words", num_shards=3)
+    local = {f"objects://bucket/deep/{name}": data for name, data in bytes_below(tmp_path).items()}
+    assert {info.path: objects[info.path] for info in infos} == objects == local
+
+
+def test_records_go_to_gs_and_come_back(gcs: Gcs) -> None:
+    bucket = gcs.make_bucket()
+    for ordered in (True, False):
+        prefix = f"{bucket}/{ordered}/w"
+        infos = eager(WORDS, WriteToArrayRecord(prefix, num_shards=2, ordered=ordered))
+        assert {info.path for info in infos} == {
+            f"{prefix}-0000{shard}-of-00002.arrayrecord" for shard in range(2)
+        }
+        assert sorted(eager([f"{prefix}*"], ReadAllFromArrayRecord())) == sorted(WORDS)
+
+
+def check_writing_and_reading(folder: Path, flags: list[str]) -> None:
+    """Written by one pipeline, read by another into text, all on another runner."""
+    write(WORDS, folder / "memory" / "w", num_shards=3)
+    with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
+        words = pipeline | beam.Create(WORDS)
+        _ = words | WriteToArrayRecord(f"{folder}/there/w", num_shards=3)
+        unordered = WriteToArrayRecord(f"{folder}/any/w", num_shards=3, ordered=False)
+        _ = words | "Without order" >> unordered
+    assert bytes_below(folder / "there") == bytes_below(folder / "memory")
+    for name in files_below(folder / "memory"):
+        records = [sorted(records_of(folder / kind / name)) for kind in ("any", "memory")]
+        assert records[0] == records[1]
+    with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
+        _ = (
+            pipeline
+            | ReadFromArrayRecord(f"{folder}/there/w-*")
+            | beam.Map(bytes.hex)
+            | beam.io.WriteToText(f"{folder}/read", num_shards=1, shard_name_template="")
+        )
+    assert sorted((folder / "read").read_text().split()) == sorted(word.hex() for word in WORDS)
+
+
+def test_prism_writes_the_same_bytes_and_reads_them(tmp_path, prism):
+    check_writing_and_reading(tmp_path, ["--runner=PrismRunner", f"--prism_location={prism}"])
+
+
+def test_flink_writes_the_same_bytes_and_reads_them(tmp_path, flink):
+    check_writing_and_reading(tmp_path, flink.flags())
