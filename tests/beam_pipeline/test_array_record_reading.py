@@ -9,16 +9,9 @@ from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTr
 from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline import array_record_io
-from beam_pipeline.array_record_io import (
-    ReadAllFromArrayRecord,
-    ReadFromArrayRecord,
-)
-from beam_pipeline.errors import ProbelineError, user_message
-from tests.support.array_record_files import (
-    WORDS,
-    line_of_failed_read,
-    write_file,
-)
+from beam_pipeline.array_record_io import ReadAllFromArrayRecord, ReadFromArrayRecord
+from beam_pipeline.errors import ProbelineError
+from tests.support.array_record_files import WORDS, line_of_failed_read, write_file
 from tests.support.helpers import Objects, eager
 
 
@@ -56,14 +49,6 @@ def test_a_pattern_without_a_match(tmp_path, treatment: str, pattern: str, is_er
             list(found)
     else:
         assert list(found) == []
-
-
-def test_a_file_that_is_missing_when_the_pipeline_runs_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(Exception) as failure:
-        eager(None, ReadFromArrayRecord(f"{tmp_path}/none", validate=False))
-    assert user_message(failure.value) == (
-        f"{tmp_path}/none matches no ArrayRecord file: check the pattern"
-    )
 
 
 # --- ranges ---------------------------------------------------------------------------------------

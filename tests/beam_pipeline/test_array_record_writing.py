@@ -204,8 +204,7 @@ def test_writer_options_reach_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("record_bytes", "ordered", "times"),
-    [(1024, True, 1), (1025, True, 2), (1025, False, 1)],
+    ("record_bytes", "ordered", "times"), [(1024, True, 1), (1025, True, 2), (1025, False, 1)]
 )
 def test_writes_per_record(
     monkeypatch: pytest.MonkeyPatch, record_bytes: int, ordered: bool, times: int
@@ -278,14 +277,11 @@ def test_runs_of_s_and_n_become_numbers(template, name):
     assert shard_path("p", template, ".x", 3, 12) == name
 
 
-@pytest.mark.parametrize("num_shards", [None, 0, 1, 7])
+@pytest.mark.parametrize("num_shards", [None, 0, 7])
 def test_an_empty_template_is_one_file(num_shards: int | None, tmp_path: Path) -> None:
-    write = WriteToArrayRecord(f"{tmp_path}/w", num_shards=num_shards, shard_name_template="")
-    assert (write._target.shard_name_template, write._num_shards) == ("", 1)
-    if num_shards is None:
-        eager(WORDS, write)
-        assert files_below(tmp_path) == ["w.arrayrecord"]
-        assert sorted(eager(None, ReadFromArrayRecord(f"{tmp_path}/w*"))) == sorted(WORDS)
+    (info,) = write(WORDS, tmp_path / "w", num_shards=num_shards, shard_name_template="")
+    assert files_below(tmp_path) == ["w.arrayrecord"]
+    assert sorted(records_of(info.path)) == sorted(WORDS)
 
 
 def test_a_prefix_without_a_folder_writes_where_the_process_is(tmp_path, monkeypatch):
@@ -305,11 +301,6 @@ def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):
     (folder / "left-by-a-dead-attempt").write_bytes(b"x")
     eager(WORDS, transform)
     assert files_below(tmp_path) == ["out/w-00000-of-00001.arrayrecord"]
-
-
-def test_two_writes_at_once_do_not_share_temporary_files(tmp_path):
-    one, other = (WriteToArrayRecord(str(tmp_path / name)) for name in "ab")
-    assert one._target.temp_folder != other._target.temp_folder
 
 
 # --- other filesystems and runners ----------------------------------------------------------------

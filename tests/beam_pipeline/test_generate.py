@@ -58,13 +58,6 @@ def test_what_a_dead_run_left_is_removed(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_unwritable_output_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("in the way")
-    assert run(tmp_path / "file" / "out") == 1
-    message = capsys.readouterr().err
-    assert message.startswith("error: cannot write ") and message.count("\n") == 1
-
-
 def test_a_full_disk_leaves_no_part_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """Inputs, flags and output files for tests that run the overlap job."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ def write_lines(path: Path, *records: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the records of a file of JSON lines."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line) for line in data.splitlines()]
 
 
 @pytest.fixture

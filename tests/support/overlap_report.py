@@ -113,12 +113,6 @@ def listed_rows(seen: Visit) -> list[str]:
     return seen.page.locator("table.rows tbody .id:visible").all_text_contents()
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of a file of JSON lines."""
-    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return [json.loads(line) for line in data.splitlines()]
-
-
 def write_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Replaces a file of JSON lines."""
     data = "".join(f"{json.dumps(record)}\n" for record in records).encode()

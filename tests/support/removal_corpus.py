@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from beam_pipeline.overlap.__main__ import main as find
 from beam_pipeline.overlap.removal.rewriting import compressed
 from beam_pipeline.storage.lines import decompressed
+from tests.support.overlap_jobs import SHARED, write_lines
 
-SHARED = "every good boy does fine when all of the notes are played in the right order"
 AROUND = " ".join(f"word{number}" for number in range(60))
 CONTAMINATED = {"text": f"{AROUND}. {SHARED.title()}! {AROUND}\u00e9", "id": 7, "n": 1.5}
 MASK = json.dumps("⟦removed⟧").encode().strip(b'"')
@@ -41,8 +41,7 @@ def write_corpus(folder: Path) -> None:
 
 def write_evaluation(folder: Path) -> None:
     """Writes the evaluation set of `find_in`."""
-    (folder / "eval").mkdir()
-    (folder / "eval/quiz.jsonl").write_text(json.dumps({"id": "q", "text": SHARED}) + "\n")
+    write_lines(folder / "eval/quiz.jsonl", {"id": "q", "text": SHARED})
 
 
 def write_compressed(path: Path, data: bytes) -> None:

@@ -1,7 +1,6 @@
 """The frame of every job: the proof of the plan, and a commit that may be repeated."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -64,16 +63,10 @@ def test_commit_after_commit_changes_nothing(job_run: JobRun) -> None:
 # --- start time ---------------------------------------------------------------------------------
 
 
-def test_start_time_is_now_or_source_date_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", ["", "today", "1e9", "99999999999999999999"])
+def test_source_date_epoch(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     assert start_time() == "2023-11-14T22:13:20.000000+00:00"
-    monkeypatch.delenv("SOURCE_DATE_EPOCH")
-    started = datetime.fromisoformat(start_time())
-    assert timedelta() <= datetime.now(UTC) - started < timedelta(minutes=1)
-
-
-@pytest.mark.parametrize("given", ["", "today", "1e9", "99999999999999999999"])
-def test_invalid_source_date_epoch(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", given)
     with pytest.raises(UsageError, match=f"SOURCE_DATE_EPOCH={given} is not a time"):
         start_time()

@@ -73,6 +73,7 @@ def test_the_counters_tell_what_happened(
 @pytest.mark.parametrize(
     ("owner", "name", "where"),
     [
+        (grouping, "read_piece", {"step": "Read, check and pre-group"}),
         (Bucket, "histories", {"step": "Sort each bucket", "bucket": 0}),
         (sharded_write.WriteShard, "_write", {"step": "Write shard"}),
         (sharded_write, "move_files", {"step": "Rename shards"}),
@@ -95,18 +96,5 @@ def test_an_error_is_logged_with_what_it_was_about(
     assert logged["error"] == "OSError"
     if logged["step"] == "Write shard":
         assert logged["shard"] in range(5)
-
-
-def test_an_unreadable_file_is_logged_with_its_name(tmp_path: Path, caplog) -> None:
-    source = write_input(tmp_path / "in", measurements_table(50, seed=1))
-    damaged = tmp_path / "in" / "part-0.parquet"
-    data = bytearray(damaged.read_bytes())
-    data[4:400] = bytes(396)
-    damaged.write_bytes(data)
-    caplog.set_level(logging.ERROR, "beam_pipeline")
-    with pytest.raises(Exception, match=r"part-0\.parquet"):
-        main([f"--input={source}", f"--output={tmp_path}/out", "--debug", *FLAGS])
-    lines = [r.getMessage() for r in caplog.records if r.name == "beam_pipeline"]
-    logged = json.loads(lines[0])
-    assert logged["file"] == str(damaged)
-    assert logged["step"] == "Read, check and pre-group"
+    if logged["step"] == "Read, check and pre-group":
+        assert logged["file"].endswith(".parquet")

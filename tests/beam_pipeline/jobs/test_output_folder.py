@@ -24,7 +24,6 @@ from beam_pipeline.jobs.output_folder import TEMP_FOLDER
 from beam_pipeline.overlap.job.launch import output_files
 from beam_pipeline.overlap.results.layout import CLEAN_FOLDER, WORK_FOLDER
 from beam_pipeline.probe_rows.switch import DATASET_FILES
-from tests.support.helpers import Objects
 from tests.support.repository import ROOT
 
 taken = partial(output_folder.taken, files=DATASET_FILES)
@@ -208,27 +207,6 @@ def test_a_run_may_end_while_the_next_one_begins(tmp_path, monkeypatch):
     with taken(str(tmp_path), overwrite=False):
         monkeypatch.setattr(output_lease.os, "remove", next_one_begins)
     assert files_below(tmp_path) == {f"{TEMP_FOLDER}/lock"}
-
-
-# --- a bucket ---
-
-BUCKET = "objects://bucket/out"
-
-
-@pytest.fixture
-def objects(monkeypatch) -> dict[str, bytes]:
-    stored: dict[str, bytes] = {}
-    monkeypatch.setattr(Objects, "stored", stored)
-    return stored
-
-
-def test_a_bucket_is_cleaned_of_a_dataset_and_of_a_failed_run(objects):
-    ours = [name for name in OURS if not name.startswith(TEMP_FOLDER)]
-    objects.update({f"{BUCKET}/{name}": b"x" for name in [*ours, *FOREIGN, SUCCESS_NAME]})
-    with taken(BUCKET, overwrite=True) as run:
-        assert set(objects) == {f"{BUCKET}/{name}" for name in FOREIGN}
-        objects[f"{run.folder}/records/records-1"] = b"x"
-    assert set(objects) == {f"{BUCKET}/{name}" for name in FOREIGN}
 
 
 # --- a place that cannot be written ---------------------------------------------------------------

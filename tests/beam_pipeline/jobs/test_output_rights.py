@@ -1,24 +1,21 @@
 """The check of the workers' rights: what a worker lacks ends a job as soon as it starts."""
 
+import importlib
 import time
 from pathlib import Path
 
 import apache_beam as beam
-import pyarrow.parquet as pq
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from google.auth.credentials import AnonymousCredentials
 
-from beam_pipeline.convert.__main__ import main as convert
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import frame
 from beam_pipeline.jobs.frame import CheckRights, check_rights
-from beam_pipeline.main import main as probe_rows
-from beam_pipeline.overlap.__main__ import main as overlap
 from beam_pipeline.storage import files
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import faulty
-from tests.support.helpers import measurements_table
+from tests.support.job_cases import JOBS
 
 WORKER = "worker@my-project.iam.gserviceaccount.com"
 
@@ -76,35 +73,18 @@ def test_a_local_output_is_not_checked(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def inputs(folder: Path, job: str) -> list[str]:
-    """Writes what a job reads; returns its flags without that of the output."""
-    if job == "overlap":
-        (folder / "e.jsonl").write_text('{"id": "1", "text": "one two three"}\n')
-        (folder / "t.jsonl").write_text('{"id": "1", "text": "one two three four"}\n')
-        sets = f"--decontaminate_source=set={folder}/e.jsonl"
-        return [f"--input_path={folder}/t.jsonl", sets, "--ngram_length=2"]
-    if job == "convert":
-        (folder / "t.jsonl").write_text('{"text": "one"}\n')
-        return [f"--input={folder}/t.jsonl"]
-    pq.write_table(measurements_table(100, seed=1), folder / "m.parquet")
-    return [f"--input={folder}/m.parquet"]
-
-
-JOBS = {"probe_rows": probe_rows, "overlap": overlap, "convert": convert}
-
-
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("name", ["probe rows", "overlap", "convert"])
 def test_every_job_ends_before_its_work_begins(
-    gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, job: str
+    gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, name: str
 ) -> None:
     """The launcher may do everything, a worker may not write what the check writes."""
-    bucket, flag = gcs.make_bucket(), "output_path" if job == "overlap" else "output"
-    flags = [*inputs(tmp_path, job), f"--{flag}={bucket}/out"]
+    job, bucket = JOBS[name], gcs.make_bucket()
+    flags = [*job.prepare(tmp_path), f"--{job.output_flag}={bucket}/out"]
     with faulty(
         gcs.endpoint, refuses=lambda method, sent: method == "POST" and "/rights-" in sent
     ) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        assert JOBS[job](flags) == 1
+        assert importlib.import_module(job.module).main(flags) == 1
         staged = {request.name for request in proxy.requests if request.method in ("POST", "PUT")}
     error = capsys.readouterr().err
     assert error.count("error: ") == 1 and "Traceback" not in error

@@ -1,6 +1,5 @@
 """The overlap job from Python, and as a step that an executor runs."""
 
-import json
 import pickle
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from beam_pipeline.overlap import (
     run_train_test_overlap,
 )
 from beam_pipeline.overlap.job import launch
-from tests.support.overlap_jobs import SHARED, write_lines
+from tests.support.overlap_jobs import SHARED, read_lines, write_lines
 from tests.support.repository import ROOT
 
 
@@ -39,8 +38,7 @@ def paths(tmp_path: Path) -> dict[str, Any]:
 
 
 def stats_of(output: str) -> list[dict[str, Any]]:
-    lines = (Path(output) / "stats/overlap_stats.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return read_lines(Path(output) / "stats/overlap_stats.jsonl")
 
 
 def hit(n: int) -> dict[str, Any]:

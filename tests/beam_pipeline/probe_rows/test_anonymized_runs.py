@@ -18,10 +18,8 @@ from yacryptopan import CryptoPAn
 
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.main import main
-from beam_pipeline.sources import inputs, reading
 from beam_pipeline.sources.anonymize import WITHHELD
-from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, fingerprint
-from benchmarks.engine_servers import Flink
+from beam_pipeline.sources.anonymize_key import fingerprint
 from tests.support.dataflow_api import DataflowApi
 from tests.support.dataflow_helpers import SHAPING, do_the_work, job_command, options_of, staged
 from tests.support.dataflow_helpers import bucket as bucket
@@ -194,28 +192,6 @@ def test_the_manifest_tells_the_method_and_the_key_by_its_fingerprint(
     plain = make_dataset(source.path, tmp_path / "out")
     options = open_dataset(str(plain)).manifest.options
     assert options["anonymize"] == "none" and "anonymize_key_fingerprint" not in options
-
-
-def test_any_cutting_of_the_input_and_any_way_to_the_key_give_the_same_bytes(
-    whole: Path, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inputs, "UNIT_ROWS", 150)
-    monkeypatch.setattr(reading, "BATCH_ROWS", 64)
-    monkeypatch.setenv(KEY_VARIABLE, KEY.hex())
-    table = pq.read_table(source.path)
-    (tmp_path / "in").mkdir()
-    for number, start in enumerate(range(1400, -1, -350)):  # the last rows first
-        part = table.slice(start, 350 if start < 1400 else None)
-        pq.write_table(part, tmp_path / f"in/{number}.parquet", row_group_size=37)
-    again = make_dataset(tmp_path / "in", tmp_path / "out", "--anonymize=prefix_preserving")
-    assert files_of(again) == files_of(whole)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_on_flink(whole: Path, source: Input, key_file: Path, tmp_path: Path, flink: Flink) -> None:
-    flags = [*flink.flags(2), *anonymized(key_file)]
-    assert files_of(make_dataset(source.path, tmp_path / "out", *flags)) == files_of(whole)
 
 
 # --- Dataflow -----------------------------------------------------------------------------------

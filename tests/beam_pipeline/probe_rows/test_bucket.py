@@ -18,26 +18,18 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
 from beam_pipeline.probe_rows.chunks import (
     LARGE_RUN_RECORDS,
+    NUM_COLUMNS,
     Chunk,
+    pack,
     store_chunks,
+    unpack,
 )
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SORT_MEMORY_BYTES
 from beam_pipeline.probe_rows.pregroup import Grouped
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, StoredPayload
-from tests.support.buckets import (
-    MEASUREMENTS,
-    Measurement,
-    Record,
-    reference,
-    some_units,
-    store,
-)
-from tests.support.helpers import (
-    MAPPED_IPV4,
-    quick_and_slow,
-    records_as_tuples,
-)
+from tests.support.buckets import MEASUREMENTS, Measurement, Record, reference, some_units, store
+from tests.support.helpers import MAPPED_IPV4, quick_and_slow, records_as_tuples
 from tests.support.properties import num_examples
 
 
@@ -292,3 +284,34 @@ def test_a_chunk_file_that_was_cut_or_is_gone_ends_the_run(tmp_path, memory_byte
     os.remove(path)
     with pytest.raises(ProbelineError, match=r"cannot read back .*unit-[\w-]+: No such file"):
         sort_all(tmp_path, chunks, memory_bytes)
+
+
+# --- packed tables of probes --------------------------------------------------------------------
+
+_VALUE = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
+_TABLE = st.lists(st.tuples(*[_VALUE] * NUM_COLUMNS), min_size=1, max_size=5)
+
+
+def packed(tables: list[np.ndarray]) -> list[bytes]:
+    bounds = np.cumsum([0, *(table.shape[1] for table in tables)])
+    data, ends = pack(np.concatenate(tables, axis=1), bounds)
+    return [data[start:end].tobytes() for start, end in pairwise(ends)]
+
+
+@given(st.lists(_TABLE, min_size=1, max_size=4))
+def test_tables_are_unpacked_as_they_were(lines):
+    tables = [np.array(some, np.uint64).T for some in lines]
+    assert np.array_equal(unpack(packed(tables)), np.concatenate(tables, axis=1))
+    for table, data in zip(tables, packed(tables), strict=True):
+        assert np.array_equal(unpack([data]), table)
+
+
+def test_a_probe_takes_few_bytes():
+    probes = np.zeros((NUM_COLUMNS, 1000), np.uint64)
+    probes[1] = MAPPED_IPV4 | np.arange(0, 1 << 32, (1 << 32) // 1000)[:1000]
+    probes[2] = np.arange(1000) % 200 + 70_000
+    (data,) = packed([probes])
+    assert len(data) <= 1000 * 5 + 80
+    assert np.array_equal(unpack([data]), probes)
+    (one,) = packed([probes[:, :1]])
+    assert len(one) <= 80

@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows import external_sort
-from beam_pipeline.probe_rows.external_sort import (
-    ExternalSort,
-    SortedRun,
-)
-from beam_pipeline.shards.claim_checks import (
-    ClaimReader,
-    ClaimWriter,
-    Payload,
-)
+from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload
 from tests.support.buckets import Record, unread
 from tests.support.helpers import (
     is_sorted,

@@ -192,7 +192,9 @@ def test_a_finished_dataset_is_kept_unless_told(bucket: str, capsys) -> None:
     assert make(bucket) == 2
     assert "holds a finished dataset" in capsys.readouterr().err
     assert stored_objects(f"{bucket}/out") == before
+    gcs.write_object(f"{bucket}/out/train/notes.txt", b"not ours", 0)
     assert make(bucket, "--overwrite", "--probes_per_shard=1000") == 0
+    assert stored_objects(f"{bucket}/out")["train/notes.txt"] == b"not ours"
     assert "train/train_shard_00000-of-00001.arrayrecord" in stored_objects(f"{bucket}/out")
     assert not any("-of-00004" in name for name in stored_objects(f"{bucket}/out"))
 

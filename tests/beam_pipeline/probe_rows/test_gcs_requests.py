@@ -2,12 +2,10 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -17,7 +15,7 @@ from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.shards.claim_checks import READS_AT_A_TIME, ClaimReader, StoredPayload
 from beam_pipeline.shards.staging import Records, ShardRecords, StageRecords
 from beam_pipeline.sources import inputs
-from beam_pipeline.storage import gcs
+from beam_pipeline.storage.gcs import info
 from tests.support.engines import Gcs
 from tests.support.faulty_gcs import FaultyGcs, faulty
 from tests.support.helpers import NOW, measurements_table, run_do_fn
@@ -44,23 +42,6 @@ def test_a_range_costs_little_more_than_its_bytes(gcs: Gcs, tmp_path: Path, pass
     for start, length in ((5 << 20, 4 << 20), (9 << 20, 1)):
         with pytest.raises(ProbelineError, match="large changed after it was written"):
             reader.read(StoredPayload(path, start, length, None))
-
-
-def test_payloads_are_read_ahead_several_at_a_time(gcs: Gcs, tmp_path: Path, monkeypatch) -> None:
-    data = np.random.default_rng(1).bytes(READS_AT_A_TIME * 1000)
-    (tmp_path / "payloads").write_bytes(data)
-    path = f"{gcs.make_bucket()}/payloads"
-    gcs.upload(tmp_path / "payloads", path)
-    reader = ClaimReader()
-    with faulty(gcs.endpoint, delay_s=0.3) as proxy:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        started = time.monotonic()
-        waiting = [
-            reader.prefetch(StoredPayload(path, at, 1000, None)) for at in range(0, len(data), 1000)
-        ]
-        assert b"".join(wait() for wait in waiting) == data
-        assert time.monotonic() - started < 0.3 * READS_AT_A_TIME / 2
-    reader.close()
 
 
 def test_the_rows_of_a_shard_are_read_several_at_a_time(gcs: Gcs, monkeypatch) -> None:
@@ -119,10 +100,5 @@ def test_a_large_shard_goes_up_in_chunks_and_bounded_memory(gcs: Gcs, passed_on)
     assert int(result.stdout) < 150  # MiB, the library's own modules among them
     chunks = [passed for passed in passed_on.requests if passed.method == "PUT"]
     assert len(chunks) == 19
-    assert gcs_info(path) == 300 << 20
-
-
-def gcs_info(path: str) -> int:
-    found = gcs.info(path)
-    assert found is not None
-    return found.num_bytes
+    found = info(path)
+    assert found is not None and found.num_bytes == 300 << 20

@@ -38,10 +38,7 @@ from beam_pipeline.probe_rows.pipeline import (
     index_table,
 )
 from beam_pipeline.probe_rows.row_splitting import CutRows
-from beam_pipeline.shards.staging import (
-    Records,
-    StageRecords,
-)
+from beam_pipeline.shards.staging import Records, StageRecords
 from beam_pipeline.sources.inputs import MeasurementFile
 from beam_pipeline.storage.matching import FileVersion
 from tests.support.helpers import (

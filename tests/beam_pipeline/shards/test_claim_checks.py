@@ -90,16 +90,3 @@ def test_pieces_are_the_payload_and_the_last_one_tells_of_damage(
         assert b"".join(pieces) == payload
         assert reader.unread_bytes == 0
     claims.close()
-
-
-def test_a_payload_that_was_cut_off_is_refused_in_the_piece_that_lacks_bytes(tmp_path):
-    writer = ClaimWriter(str(tmp_path), "claims")
-    claim = writer.put(b"0123456789")
-    writer.close()
-    Path(writer.path).write_bytes(b"0123456")
-    claims = ClaimReader()
-    reader = PayloadReader(claim, claims)
-    assert reader.read(5) == b"01234"
-    with pytest.raises(ProbelineError, match="changed after it was written"):
-        reader.read(4)
-    claims.close()

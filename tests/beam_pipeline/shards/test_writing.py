@@ -1,6 +1,7 @@
 """The records of a shard: their order, the batches in which they are read, and the memory."""
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -119,22 +120,6 @@ def test_the_largest_part_of_a_batch_comes_first(tmp_path):
     assert len({shard for shard, _ in parts}) == len(parts) == 7
 
 
-class KeptRecords:
-    """A file of records that a test reads."""
-
-    written: list[bytes]
-
-    def __init__(self, path: str):
-        type(self).written = []
-        Path(path).touch()
-
-    def write(self, record: bytes) -> None:
-        self.written.append(record)
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize("batch_bytes", [0, 100, 1 << 20])
 def test_records_are_encoded_many_at_a_time_each_with_its_own_attributes(
     tmp_path, monkeypatch, batch_bytes
@@ -148,19 +133,12 @@ def test_records_are_encoded_many_at_a_time_each_with_its_own_attributes(
         return [start + b"|" + payload for start, payload in zip(starts, payloads, strict=True)]
 
     pairs = [(b"%03d" % (number * 7 % 100), b"%d!" % number * 4) for number in range(100)]
-    target = ShardTarget(
-        prefix=f"{tmp_path}/w",
-        suffix="",
-        shard_name_template="-SS-NN",
-        open_writer=KeptRecords,
-        temp_folder=f"{tmp_path}/temp",
-        attributes=SCHEMA,
-        encode=encode,
-    )
+    target = replace(target_in(tmp_path), index=None, encode=encode)
     staged = stage(tmp_path, [pairs[:30], pairs[30:]], inline_bytes=10)
     (written,) = run_do_fn(WriteShard([target]), [(0, [EMPTY, *staged])], [1])
     payloads = [payload for _, payload in in_order(pairs)]
-    assert KeptRecords.written == [payload[:3] + b"|" + payload for payload in payloads]
+    records = list(read_tfrecord(written.temporary_path))
+    assert records == [payload[:3] + b"|" + payload for payload in payloads]
     assert written.info.num_records == 100
     assert max(sizes) <= max(batch_bytes, 12)
     assert len(sizes) == {0: 100, 1 << 20: 1}.get(batch_bytes, len(sizes))
@@ -189,16 +167,6 @@ def test_a_record_of_a_shard_takes_200_bytes_of_memory(tmp_path, inline_bytes):
         assert peak + arrow + own - payloads - inline < 200 * num_records
     tracemalloc.stop()
     reader.close()
-
-
-def test_a_batch_of_small_records_is_bounded_by_what_they_become(tmp_path):
-    """A row of one measurement is 16 bytes as a run, and 1.2 KB as a record."""
-    pairs = [(b"%05d" % number, b"x" * 16) for number in range(30_000)]
-    reader = ClaimReader()
-    records = ShardRecords(stage(tmp_path, [pairs]), SCHEMA, reader)
-    largest = max(end - start for start, end in records.batches())
-    reader.close()
-    assert largest * 1216 <= 4 * staging._BATCH_BYTES
 
 
 # --- attempts -----------------------------------------------------------------------------------

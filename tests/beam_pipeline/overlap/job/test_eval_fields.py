@@ -1,6 +1,5 @@
 """Evaluation rows whose texts and ids are in fields of their own."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from tests.support.overlap_hits import EvalRow, Options, TrainRow
-from tests.support.overlap_jobs import SHARED, write_lines
+from tests.support.overlap_jobs import SHARED, read_lines, write_lines
 from tests.support.overlap_reference import expected_outputs
 
 ANSWER = "because the teacher said so on a rainy day in may"
@@ -36,18 +35,12 @@ def run(folder: Path, *flags: str, path: Path | None = None) -> int:
     )
 
 
-def records(folder: Path, name: str) -> list[dict[str, Any]]:
-    data = (folder / "out/stats" / name).read_bytes()
-    lines = gzip.decompress(data) if name.endswith(".gz") else data
-    return [json.loads(line) for line in lines.splitlines()]
-
-
 def compare(folder: Path, rows: list[EvalRow]) -> None:
     train = str(folder / "in/train.jsonl")
     training = [TrainRow(train, row, None, text) for row, text in enumerate(SEEN)]
     expected = expected_outputs(rows, training, Options((6,), TOKENIZERS["default"]))
     for name in ("overlap_stats.jsonl", "overlap_details.jsonl.gz"):
-        assert records(folder, name) == expected[f"stats/{name}"]
+        assert read_lines(folder / "out/stats" / name) == expected[f"stats/{name}"]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -86,11 +79,11 @@ def test_each_field_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
     ]
     compare(tmp_path, rows)
     both = ["doc.question", "doc.choices"]
+    found = read_lines(tmp_path / "out/stats/overlap_fields.jsonl")
     assert [
         (row["eval_dataset"], row["instance_id"], row["eval_row"], row["fields_hit"])
-        for row in records(tmp_path, "overlap_fields.jsonl")
+        for row in found
     ] == [("quiz", "7", 0, both), ("quiz", "8", 1, both[1:])]
-    found = records(tmp_path, "overlap_fields.jsonl")
     for name, share in (("coverage", 11 / 12), ("ngram_coverage", 6 / 7)):  # but for x
         expected = [{"doc.question": 1.0, "doc.choices": share}, {"doc.choices": 1.0}]
         assert [row[name] for row in found] == expected

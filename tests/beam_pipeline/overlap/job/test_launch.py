@@ -147,20 +147,6 @@ def test_overwrite_removes_own_files_only(corpus: Path, skip_existing: bool) -> 
 # --- gs:// ----------------------------------------------------------------------------------------
 
 
-def test_input_and_output_on_gs(corpus: Path, gcs: Gcs, capsys: pytest.CaptureFixture) -> None:
-    bucket = gcs.make_bucket()
-    gcs.upload(corpus, bucket)
-    assert main(flags(bucket)) == 0
-    out = capsys.readouterr().out
-    assert ["music", "12", "3", "1", "33.33 %"] in [cells(line) for line in out.splitlines()]
-    assert out.splitlines()[-1] == f"Next: python -m beam_pipeline.overlap.report {bucket}/out"
-    line = error_of(capsys, 2, flags(bucket))
-    assert f"--output_path={bucket}/out holds a finished result" in line
-    with taken(f"{bucket}/out", True, files=output_files(False)):
-        line = error_of(capsys, 2, flags(bucket, "--overwrite"))
-        assert f"--output_path={bucket}/out is being written by process" in line
-
-
 @pytest.mark.parametrize("flag", ["input_path", "decontaminate_source", "output_path"])
 def test_local_path_on_dataflow(capsys: pytest.CaptureFixture, flag: str) -> None:
     given = dict.fromkeys(("input_path", "decontaminate_source", "output_path"), "gs://b/in")

@@ -30,6 +30,7 @@ from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS, TRAIN_F
 from beam_pipeline.storage.lines import compression_of
 from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import merged, ngrams
+from tests.support.overlap_jobs import write_lines
 from tests.support.peak_memory import peak_memory
 from tests.support.removal_corpus import (
     AROUND,
@@ -241,13 +242,10 @@ def test_report_of_a_removal(
 @pytest.mark.parametrize("num_others", [3, 500])
 def test_fields_of_the_same_name_in_nested_objects(tmp_path: Path, num_others: int) -> None:
     """So many that the record is written anew as a whole, or few."""
-    shared = "the quick brown fox jumps over the lazy dog again"
     others = [{"text": f"other {number}"} for number in range(num_others)]
-    (tmp_path / "eval").mkdir()
-    (tmp_path / "eval/quiz.jsonl").write_text(json.dumps({"id": "q", "text": shared}) + "\n")
-    (tmp_path / "in").mkdir()
-    record = {"others": others, "text": f"before {shared} after", "id": "a"}
-    (tmp_path / "in/a.jsonl").write_text(json.dumps(record) + "\n")
+    record = {"others": others, "text": f"before {SHARED} after", "id": "a"}
+    write_evaluation(tmp_path)
+    write_lines(tmp_path / "in/a.jsonl", record)
     find_in(tmp_path, "in", "out")
     assert clean(tmp_path, "--remove=mask") == 0
     found = json.loads((tmp_path / "clean/documents/a.jsonl").read_text())

@@ -20,7 +20,8 @@ from beam_pipeline.overlap.report.contents import MARGIN_CHARS, Report, read_con
 from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.overlap.results.layout import COVERAGE, REPORT
 from tests.support.overlap_corpus import make_corpus
-from tests.support.overlap_report import SETS, TRAINING, contents_of, read_lines, run, write_lines
+from tests.support.overlap_jobs import read_lines
+from tests.support.overlap_report import SETS, TRAINING, contents_of, run, write_lines
 from tests.support.overlap_runs import run as run_corpus
 
 

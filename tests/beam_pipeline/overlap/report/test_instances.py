@@ -16,13 +16,13 @@ from beam_pipeline.overlap.report.instances import DOCUMENTS_PER_ROW, Instance
 from beam_pipeline.overlap.report.passages import WHOLE_CHARS, passages
 from beam_pipeline.overlap.results.layout import DETAILS, MATCHES
 from beam_pipeline.overlap.results.row_overlaps import merge_spans
+from tests.support.overlap_jobs import read_lines
 from tests.support.overlap_report import (
     PLANET,
     SETS,
     TRAINING,
     filler,
     instances_of,
-    read_lines,
     run,
 )
 

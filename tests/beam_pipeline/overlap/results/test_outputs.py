@@ -11,7 +11,7 @@ from beam_pipeline.overlap.results import layout, outputs
 from beam_pipeline.overlap.results.rules import PUBLISHED
 from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import EvalRow, Options, TrainRow
-from tests.support.overlap_report import read_lines
+from tests.support.overlap_jobs import read_lines
 from tests.support.overlap_runs import check, files_of, flags_of, run, write_rows
 
 DEFAULT = TOKENIZERS["default"]
