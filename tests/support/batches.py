@@ -7,12 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.probe_rows_on_disk import (
-    CROP,
-    RowSpec,
-    num_contexts,
-    untimed_tokens,
-)
+from tests.support.probe_rows_on_disk import CROP, RowSpec, num_contexts, untimed_tokens
 from training.dataset import DataConfig, build_dataset
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler

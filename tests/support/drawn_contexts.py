@@ -11,10 +11,7 @@ from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.dataset.row_encoder import encode_row
 from tests.support import reference_sampler as reference
-from tests.support.helpers import (
-    as_number,
-    records_as_tuples,
-)
+from tests.support.helpers import as_number, records_as_tuples
 from training.batches.lanes import context_keys
 from training.rows.keyed_random import key_of
 from training.rows.row_layout import Columns, locate

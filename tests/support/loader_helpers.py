@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "narrow windows": {"mixed_rows": 2, "seed": 3},
     "windows": {"sampler": "windows"},
     "weighted windows": {"sampler": "windows", "weights": "measurements"},
+    "weighted rows": {"row_weights": {"family": {"ipv4": 0.5, "ipv6": 3}}},
 }
 all_variants = pytest.mark.parametrize("variant", VARIANTS)
 # … and, beside the hosts and the encoding, what they must not depend on.

@@ -35,11 +35,7 @@ from beam_pipeline.probe_rows.row_splitting import CutRows, Segment
 from beam_pipeline.shards.staging import Records
 from beam_pipeline.shards.writing import ShardInfo, shard_path
 from beam_pipeline.storage.files import checksum_text, file_digests
-from tests.support.helpers import (
-    MAPPED_IPV4,
-    YEAR_2024_US,
-    records_as_tuples,
-)
+from tests.support.helpers import MAPPED_IPV4, YEAR_2024_US, records_as_tuples
 
 OPTIONS = "group_size:1,zstd:1"
 
@@ -244,7 +240,10 @@ def mixed_rows() -> list[RowSpec]:
     return rows
 
 
-def write_mixed(folder: Path) -> dict[Encoding, Path]:
+type Mixed = dict[Encoding, Path]  # the folder of each encoding's dataset
+
+
+def write_mixed(folder: Path) -> Mixed:
     """Writes `mixed_rows` in three shards, in both encodings, with one row in the test split."""
     test_rows = [RowSpec("9.9.9.9", make_measurements(40, 9))]
     return {

@@ -1,10 +1,13 @@
-"""The same batches for any hosts, workers and threads; what a loader is given; its memory."""
+"""The same batches for any hosts, workers and threads; invalid options and states; memory."""
 
+import copy
+import gc
 import subprocess
 import sys
 import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import grain
 import numpy as np
@@ -12,13 +15,14 @@ import psutil
 import pytest
 
 from beam_pipeline.dataset.layout import Encoding
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same
 from tests.support.codec_rows import both_encodings
 from tests.support.helpers import quick_and_slow
 from tests.support.loader_helpers import (
     FEEDS,
     VARIANTS,
+    State,
     all_variants,
     config_of,
     expected_batches,
@@ -29,6 +33,7 @@ from tests.support.loader_helpers import (
 )
 from tests.support.probe_rows_on_disk import (
     CROP,
+    Mixed,
     RowSpec,
     ipv4_probe,
     make_measurements,
@@ -38,14 +43,16 @@ from tests.support.probe_rows_on_disk import (
 )
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S, wait_until
+from training import assert_resumes_exactly
+from training.batches.states import reshard_states
 from training.dataset import (
+    BatchIterator,
     DataConfig,
     build_dataset,
-    build_probe_chunk_dataset,
     create_probe_training_pipeline,
 )
-
-# --- hosts, workers, threads, encodings -----------------------------------------------------------
+from training.rows.row_source import ProbeRowDataSource
+from training.rows.row_table import find_shards
 
 
 @all_variants
@@ -53,7 +60,7 @@ from training.dataset import (
 @pytest.mark.parametrize("host_count", quick_and_slow([1, 2, 4, 8], [8]))
 @both_encodings
 def test_the_global_batches_are_the_same(
-    mixed: dict[Encoding, Path], variant: str, feed: str, host_count: int, encoding: Encoding
+    mixed: Mixed, variant: str, feed: str, host_count: int, encoding: Encoding
 ) -> None:
     config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
     config |= feed_of(mixed[encoding], feed)
@@ -70,9 +77,7 @@ def test_the_global_batches_are_the_same(
         pytest.param("packed", "two workers and a cache", 1, marks=pytest.mark.slow),
     ],
 )
-def test_workers_give_the_same_batches(
-    mixed: dict[Encoding, Path], variant: str, feed: str, host_count: int
-) -> None:
+def test_workers_give_same_batches(mixed: Mixed, variant: str, feed: str, host_count: int) -> None:
     config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
     config |= feed_of(mixed["compact"], feed)
     found = global_batches(mixed["compact"], host_count, 25, **config)
@@ -81,14 +86,14 @@ def test_workers_give_the_same_batches(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [2, 100])
-def test_workers_end_as_one_process_does(mixed: dict[Encoding, Path], num_workers: int) -> None:
+def test_workers_end_as_one_process_does(mixed: Mixed, num_workers: int) -> None:
     config = {"batch_size": 3, "crop_size": CROP, "num_epochs": 1}
     alone = host_batches(mixed["compact"], **config)
     assert is_same(host_batches(mixed["compact"], num_workers=num_workers, **config), alone)
     Epochs(mixed["compact"], mixed_rows(), 1).check(alone)
 
 
-def test_iterators_of_a_dataset_are_apart_from_each_other(mixed: dict[Encoding, Path]) -> None:
+def test_iterators_of_a_dataset_are_apart_from_each_other(mixed: Mixed) -> None:
     dataset = build_dataset(config_of(mixed["arrow"]))
     expected = expected_batches(mixed["arrow"], "packed", 25)
     one, other = iter(dataset), iter(dataset)
@@ -97,16 +102,8 @@ def test_iterators_of_a_dataset_are_apart_from_each_other(mixed: dict[Encoding, 
     assert is_same([*first, next(one)], expected[:11])
 
 
-def test_a_batch_that_was_given_is_not_written_to_again(mixed: dict[Encoding, Path]) -> None:
-    for feed in FEEDS:
-        iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
-        batches = [next(iterator) for _ in range(25)]
-        assert is_same(batches, expected_batches(mixed["arrow"], "packed", 25))
-        iterator.close()
-
-
 @pytest.mark.parametrize("feed", FEEDS)
-def test_a_closed_iterator_gives_nothing(mixed: dict[Encoding, Path], feed: str) -> None:
+def test_a_closed_iterator_gives_nothing(mixed: Mixed, feed: str) -> None:
     iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
     next(iterator)
     iterator.close()
@@ -116,7 +113,7 @@ def test_a_closed_iterator_gives_nothing(mixed: dict[Encoding, Path], feed: str)
     open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed)).close()
 
 
-def test_the_dataset_is_one_of_grain(mixed: dict[Encoding, Path]) -> None:
+def test_the_dataset_is_one_of_grain(mixed: Mixed) -> None:
     dataset = build_dataset(config_of(mixed["arrow"]))
     assert isinstance(dataset, grain.IterDataset)
     widths = dataset.map(lambda batch: batch["inputs"].shape)
@@ -124,19 +121,7 @@ def test_the_dataset_is_one_of_grain(mixed: dict[Encoding, Path]) -> None:
     assert repr(dataset) == repr(build_dataset(config_of(mixed["arrow"], num_threads=2)))
 
 
-def test_usage_errors_of_workers_are_as_those_of_one_process(mixed: dict[Encoding, Path]) -> None:
-    config = {"batch_size": 4096, "crop_size": CROP, "num_workers": 1}
-    refusal_of(
-        lambda: host_batches(mixed["arrow"], 1, **config),
-        "batch_size is 4096",
-        "use a smaller",
-        kind=UsageError,
-    )
-
-
-def test_what_does_not_suit_the_data_is_said_when_the_dataset_is_built(
-    mixed: dict[Encoding, Path],
-) -> None:
+def test_options_that_do_not_suit_the_data(mixed: Mixed) -> None:
     for wrong in (
         {"batch_size": 4096},
         {"batch_size": 64, "sampler": "windows"},
@@ -146,9 +131,7 @@ def test_what_does_not_suit_the_data_is_said_when_the_dataset_is_built(
             build_dataset(config_of(mixed["arrow"], **wrong))
 
 
-def test_an_iterator_that_is_dropped_ends_its_threads(
-    mixed: dict[Encoding, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_iterator_ends_its_threads(mixed: Mixed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the thread that prepares the next batch is the last one to hold it."""
     faults: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", faults.append)
@@ -159,22 +142,15 @@ def test_an_iterator_that_is_dropped_ends_its_threads(
     assert not faults
 
 
-def test_the_other_names_build_the_same_datasets(mixed: dict[Encoding, Path]) -> None:
-    files = str(mixed["compact"] / "train")
-    expected = build_dataset(DataConfig(files=files, batch_size=8, crop_size=CROP, seed=3))
-    dataset = build_probe_chunk_dataset(files, 8, crop_size=CROP, seed=3)
-    assert dataset.config == expected.config
-    pattern = f"{files}/*.arrayrecord"
+def test_training_pipeline_is_of_windows_and_threads(mixed: Mixed) -> None:
+    pattern = f"{mixed['compact']}/train/*.arrayrecord"
     dataset = create_probe_training_pipeline(pattern, 8, CROP, shuffle=False, num_workers=2)
     assert dataset.config == DataConfig(
         pattern, 8, CROP, shuffle=False, sampler="windows", num_threads=2
     )
-    options = {"crop_size": CROP, "shuffle": False, "sampler": "windows"}
-    expected = build_dataset(DataConfig(files=files, batch_size=8, **options))
-    assert dataset.fingerprint == expected.fingerprint
 
 
-def test_numbers_may_come_from_numpy(mixed: dict[Encoding, Path]) -> None:
+def test_numbers_may_come_from_numpy(mixed: Mixed) -> None:
     plain = {"seed": 5, "batch_size": 4, "sampler": "windows", "weights": [1.0] * 55}
     numbers = {
         "seed": np.int64(5),
@@ -188,20 +164,6 @@ def test_numbers_may_come_from_numpy(mixed: dict[Encoding, Path]) -> None:
     other.set_state(round_trip(one.get_state()))
 
 
-def test_files_are_asked_for_when_the_dataset_is_built(
-    mixed: dict[Encoding, Path], tmp_path: Path
-) -> None:
-    for wrong in (tmp_path, mixed["arrow"] / "train" / "x*.arrayrecord", f"{tmp_path}/no/such"):
-        refusal_of(lambda: build_dataset(config_of(wrong)), str(wrong))  # noqa: B023
-    shards = [str(path) for path in shard_paths(mixed["arrow"])]
-    for files in (f"{mixed['arrow']}/", f"{mixed['arrow']}/train", shards):
-        dataset = build_dataset(DataConfig(files, batch_size=8, crop_size=CROP))
-        assert is_same([next(iter(dataset))], expected_batches(mixed["arrow"], "packed", 25)[:1])
-
-
-# --- memory ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
@@ -211,7 +173,7 @@ def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in shard_paths(dataset)) > 100 << 20
     code = f"""
         from pathlib import Path
-        from training.dataset import DataConfig, build_dataset
+        from training.dataset import BatchIterator, DataConfig, build_dataset
         config = DataConfig({str(dataset)!r}, batch_size=64, num_threads=4)
         iterator = iter(build_dataset(config))
         for _ in range(25):
@@ -222,20 +184,17 @@ def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
         print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     """
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < 1 << 20, f"{int(result.stdout) >> 10} MiB"
 
 
 @pytest.mark.slow
-def test_workers_end_when_their_process_is_killed(mixed: dict[Encoding, Path]):
+def test_workers_end_when_their_process_is_killed(mixed: Mixed):
     script = (
         "import time, psutil\n"
-        "from training.dataset import DataConfig, build_dataset\n"
+        "from training.dataset import BatchIterator, DataConfig, build_dataset\n"
         "if __name__ == '__main__':\n"
         f"    config = DataConfig({str(mixed['compact'])!r}, 8, crop_size={CROP}, num_workers=2)\n"
         "    batches = iter(build_dataset(config))\n"
@@ -252,3 +211,171 @@ def test_workers_end_when_their_process_is_killed(mixed: dict[Encoding, Path]):
     process.wait()
     _, alive = psutil.wait_procs(children, timeout=HANG_S)
     assert not alive
+
+
+NAN = float("nan")
+WRONG: dict[str, list[Any]] = {
+    "seed": [None, 1.5, "7", True, 2**64, 2**80],
+    "batch_size": ["4", 4.0, None, True, 2**40, 0, -8],
+    "crop_size": ["4", 1024.0, None, 200_000, 2**31, 2**62, 63],
+    "mode_weights": ["abc", None, 3, "xyz", (1, 2), (1, 2, NAN), (1, -1, 1), (0, 0, 0)],
+    "mixed_rows": ["3", 2.5, 2**70, 0],
+    "avg_tokens_per_measurement": ["3", 2.5, 2**70, 0],
+    "max_contexts_per_row": ["3", 2.5, 2**70, 0],
+    "num_workers": ["3", 2.5, None, -1],
+    "worker_buffer_size": ["3", 2.5, 2**40, 0],
+    "num_threads": ["3", 2.5, None, -2],
+    "num_epochs": ["3", 2.5, 0, 2**70],
+    "host_index": ["0", 0.0, None, -1],
+    "host_count": ["1", 1.0, None, 0],
+    "shuffle": ["no", 1, None],
+    "pack": ["no"],
+    "sampler": [None, ["rows"], "row"],
+    "on_bad_row": [None, 3, "drop"],
+    "repeat_share": ["many", 1.5, None],
+    "fixed_order_share": [NAN],
+    "random_source_share": [-0.1],
+    "stride_ratio": [0, -1, NAN, float("inf")],
+    "window_shares": [3, (0.5, 0.2), (0, 2), (1,)],
+    "cache_dir": [3, "", b"x"],
+    "weights": [["a"], None, "probe"],
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_invalid_option(option: str) -> None:
+    for value in WRONG[option]:
+        given = {"files": "rows", "batch_size": 4, "sampler": "windows", option: value}
+        message = f"{option} is {value!r}: it must be"
+        refusal_of(lambda: DataConfig(**given), message, kind=UsageError)  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host_index": 2, "host_count": 2}, "host_index is 2, but host_count is 2"),
+        ({"batch_size": 9, "host_count": 2}, "batch_size 9 is not a multiple of host_count 2"),
+        ({"repeat_share": 0.5, "sampler": "windows"}, "repeat_share requires sampler=rows"),
+        ({"window_shares": (0, 0), "sampler": "windows"}, "window_shares require sampler=rows"),
+        ({"stride_ratio": 0.5}, "stride_ratio requires sampler=windows"),
+        ({"weights": "probes"}, "weights require sampler=windows"),
+        ({"weights": [1, 2]}, "weights require sampler=windows"),
+        ({"mixed_rows": None}, "set cache_dir"),
+    ],
+    ids=str,
+)
+def test_conflicting_options(options: dict[str, Any], message: str) -> None:
+    refusal_of(lambda: config_of("rows", **options), message, kind=UsageError)
+
+
+@pytest.mark.parametrize("files", [None, 3, b"rows", [None], [b"rows"], [3]])
+def test_files_of_a_wrong_kind_are_named(files: Any) -> None:
+    refusal_of(lambda: find_shards(files), f"files is {files!r}", kind=UsageError)
+
+
+def test_paths_may_be_path_objects(mixed: Mixed, tmp_path: Path) -> None:
+    seed: Any = np.int64(3)
+    config = DataConfig(mixed["compact"], 4, 256, cache_dir=tmp_path, seed=seed)
+    next(iter(build_dataset(config)))
+    assert list(tmp_path.iterdir())
+    assert len(ProbeRowDataSource(mixed["compact"])) == len(mixed_rows())
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_iterator_that_cannot_begin(mixed: Mixed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ProbelineError("no")
+
+    monkeypatch.setattr("training.dataset.keep_large_blocks", fail)
+    refusal_of(lambda: open_iterator(mixed["compact"]), "no")
+    gc.collect()
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_an_empty_split_is_told(tmp_path: Path, cache: bool) -> None:
+    dataset = write_dataset(tmp_path / "rows", mixed_rows(), "compact", 2)
+    options = {"cache_dir": str(tmp_path / "cache")} if cache else {}
+    refusal_of(
+        lambda: build_dataset(config_of(f"{dataset}/test", batch_size=1, **options)),
+        *(f"{dataset}/test", "have no rows"),
+        kind=UsageError,
+    )
+
+
+def saved(dataset: Path) -> dict[str, Any]:
+    iterator = open_iterator(dataset)
+    for _ in range(5):
+        next(iterator)
+    return iterator.get_state()
+
+
+def continued(dataset: Path, state: Any) -> None:
+    iterator = open_iterator(dataset)
+    iterator.set_state(state)
+    next(iterator)
+
+
+def test_a_state_that_lacks_something_is_refused(mixed: Mixed) -> None:
+    state = saved(mixed["compact"])
+    for name in state:
+        lacking = {key: value for key, value in state.items() if key != name}
+        refusal_of(lambda: continued(mixed["compact"], lacking), "the iterator's state")  # noqa: B023
+        if name != "format":
+            refusal_of(lambda: reshard_states([lacking], 1), "state")  # noqa: B023
+        for value in ({}, "x", -1, 1.5, [1], 2**70, [[-1] * 6] * 8):
+            wrong = {**state, name: value}
+            refusal_of(lambda: continued(mixed["compact"], wrong), "state")  # noqa: B023
+    for name in state["datasets"][0]:
+        for value in ({}, "x", -1, None, [1], [[-1] * 6] * 8, [[0] * 6] * 3 + [[0]]):
+            wrong = {**state, "datasets": [{**state["datasets"][0], name: value}]}
+            refusal_of(lambda: continued(mixed["compact"], wrong), "state")  # noqa: B023
+    for wrong in ([1], None, "state", {}):
+        refusal_of(lambda: continued(mixed["compact"], wrong), "the iterator's state")  # noqa: B023
+
+
+def test_a_cursor_beyond_its_lane_is_refused(mixed: Mixed) -> None:
+    state = saved(mixed["compact"])
+    continued(mixed["compact"], state)
+    for field in range(6):
+        for value in (-1, 10**6, 2**62):
+            wrong = copy.deepcopy(state)
+            wrong["datasets"][0]["cursors"][3][field] = value
+            try:
+                continued(mixed["compact"], wrong)
+            except ProbelineError as error:
+                assert "state is damaged" in str(error)
+                continue
+            assert value > 0 and field in (0, 2, 3)  # epochs, and an index that is past all
+
+
+@pytest.mark.parametrize("num_epochs", [None, 1])
+def test_batches_and_what_is_made_of_them_resume(mixed: Mixed, num_epochs: int | None) -> None:
+    dataset = build_dataset(config_of(mixed["compact"], num_epochs=num_epochs, num_threads=1))
+    assert_resumes_exactly(dataset, 30 if num_epochs else 5)
+    assert_resumes_exactly(dataset.map(lambda batch: batch["inputs"].sum()), 5)
+
+
+@pytest.mark.parametrize("fault", ["nothing", "one in use goes on", "one too far"])
+def test_faults_of_resuming_are_found(
+    mixed: Mixed, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    dataset = build_dataset(config_of(mixed["compact"]))
+    right, fresh = BatchIterator.set_state, iter(dataset).get_state()
+
+    def wrong(iterator: BatchIterator, state: State) -> None:
+        is_used = iterator.get_state() != fresh
+        if fault == "one too far" or (fault == "one in use goes on" and not is_used):
+            right(iterator, state)
+        if fault == "one too far":
+            next(iterator)
+
+    monkeypatch.setattr(BatchIterator, "set_state", wrong)
+    with pytest.raises(AssertionError, match=r"batch \d, resumed from the state before"):
+        assert_resumes_exactly(dataset)
+
+
+def test_dataset_without_batches_resumes_nothing(mixed: Mixed) -> None:
+    config = config_of(mixed["compact"], num_epochs=1)
+    dataset = build_dataset(config).filter(lambda batch: False)
+    with pytest.raises(AssertionError, match="no batch"):
+        assert_resumes_exactly(dataset)

@@ -4,18 +4,16 @@ import glob
 import inspect
 import math
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import grain
 import numpy as np
 import pytest
 
 import training
-from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.batches import is_same
 from tests.support.loader_helpers import refusal_of
-from tests.support.probe_rows_on_disk import CROP
+from tests.support.probe_rows_on_disk import CROP, Mixed
 from training import (
     ProbeDataSource,
     ProbeRowDataSource,
@@ -79,7 +77,7 @@ def assert_example(example: Example, *batch: int) -> None:
     assert all((a.dtype, a.shape) == (np.int32, shape) for a in example.values())
 
 
-def test_rows_and_their_contexts(mixed: dict[Encoding, Path]) -> None:
+def test_rows_and_their_contexts(mixed: Mixed) -> None:
     source = ProbeRowDataSource(arrayrecord_path=f"{mixed['arrow']}/train/*.arrayrecord")
     assert isinstance(source, grain.sources.RandomAccessDataSource)
     row = max((source[index] for index in range(len(source))), key=lambda r: r["n_measurements"])
@@ -103,7 +101,7 @@ def test_rows_and_their_contexts(mixed: dict[Encoding, Path]) -> None:
     assert_example(windows.random_map(row, np.random.default_rng(1)))
 
 
-def test_windows_of_a_number_of_measurements(mixed: dict[Encoding, Path]) -> None:
+def test_windows_of_a_number_of_measurements(mixed: Mixed) -> None:
     """A context of 20 tokens a measurement: no more than fit, at strides that leave so many."""
     source = ProbeDataSource(glob.glob(f"{mixed['compact']}/train/*.arrayrecord"))
     for row in source:
@@ -122,7 +120,7 @@ def test_windows_of_a_number_of_measurements(mixed: dict[Encoding, Path]) -> Non
         )
 
 
-def test_a_pipeline_of_rounds(mixed: dict[Encoding, Path]) -> None:
+def test_a_pipeline_of_rounds(mixed: Mixed) -> None:
     pattern = f"{mixed['compact']}/train/*.arrayrecord"
     dataset = create_probe_training_pipeline(pattern, 8, CROP, num_workers=2, seed=42)
     dataset_iter = iter(dataset)
@@ -135,10 +133,7 @@ def test_a_pipeline_of_rounds(mixed: dict[Encoding, Path]) -> None:
     assert not is_same([batch], [next(iter(other))])
 
 
-# --- one measurement ------------------------------------------------------------------------------
-
-
-def test_measurements_one_by_one_are_a_context(mixed: dict[Encoding, Path]) -> None:
+def test_measurements_one_by_one_are_a_context(mixed: Mixed) -> None:
     row = ProbeRowDataSource(str(mixed["arrow"]))[0]
     tokens: list[int] = []
     prev_timestamp = None
@@ -162,7 +157,7 @@ def test_measurements_one_by_one_are_a_context(mixed: dict[Encoding, Path]) -> N
     assert {one.src_addr for one in told} == {row["src_addr"]}
 
 
-def test_fields_come_in_every_order_or_in_one(mixed: dict[Encoding, Path]) -> None:
+def test_fields_come_in_every_order_or_in_one(mixed: Mixed) -> None:
     row = ProbeRowDataSource(str(mixed["arrow"]))[0]
     meas = {"src_addr": row["src_addr"], **row["measurements"][0]}
     for include_timestamp, num_orders in ((True, 24), (False, 6)):

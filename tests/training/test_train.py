@@ -124,9 +124,7 @@ def test_a_run_is_evaluated(tmp_path: Path, thousand_rows: Path, whole: Training
 
 
 @pytest.mark.slow
-def test_sigkill_at_any_step_changes_nothing(
-    tmp_path: Path, thousand_rows: Path, whole: TrainingRun
-):
+def test_resume_after_sigkill(tmp_path: Path, thousand_rows: Path, whole: TrainingRun):
     run = TrainingRun(tmp_path / "run", thousand_rows)
     for step in (2, 7):
         (ended,) = run.stop_at(step, signal.SIGKILL)
@@ -137,9 +135,7 @@ def test_sigkill_at_any_step_changes_nothing(
 
 
 @pytest.mark.slow
-def test_sigterm_saves_a_checkpoint_and_changes_nothing(
-    tmp_path: Path, thousand_rows: Path, whole: TrainingRun
-):
+def test_resume_after_sigterm(tmp_path: Path, thousand_rows: Path, whole: TrainingRun):
     for attempt in range(3):  # JAX misses a SIGTERM in the milliseconds in which it asks for one
         run = TrainingRun(tmp_path / f"run-{attempt}", thousand_rows)
         (ended,) = run.stop_at(4, signal.SIGTERM)
@@ -213,9 +209,7 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
 
 
 @pytest.mark.slow
-def test_a_model_has_the_positions_of_its_stage(
-    tmp_path: Path, thousand_rows: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_positions_of_a_stage(tmp_path: Path, thousand_rows: Path, monkeypatch: pytest.MonkeyPatch):
     from training.maxtext import predictor
 
     run = TrainingRun(tmp_path / "run", thousand_rows, "network_curriculum=64x5")
@@ -367,9 +361,7 @@ def test_evaluation_pictures_and_debug_lines(tmp_path: Path, thousand_rows: Path
     ],
 )
 @pytest.mark.slow
-def test_what_cannot_be_trained_is_refused_in_a_line(
-    tmp_path: Path, thousand_rows: Path, argument: str, code: int, line: str
-):
+def test_invalid_run(tmp_path: Path, thousand_rows: Path, argument: str, code: int, line: str):
     (ended,) = TrainingRun(tmp_path / "run", thousand_rows).run(argument)
     assert ended.code == code, ended.output
     assert line in error_of(ended)

@@ -27,7 +27,6 @@ from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
 from beam_pipeline.dataset.tfrecord import DamagedRecordError, TFRecordWriter, read_tfrecord
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from tests.support.codec_rows import both_encodings
 from tests.support.helpers import (
@@ -37,13 +36,12 @@ from tests.support.helpers import (
     records_as_tuples,
     runs_strategy,
 )
+from tests.support.job_runs import make_dataset
 from tests.support.loader_helpers import config_of, refusal_of
 from tests.support.probe_rows_on_disk import read_records
 from tests.support.properties import num_examples
 from training.dataset import build_dataset
 from training.rows.row_source import ProbeRowDataSource
-
-MAX_ROW_MB = 0.01
 
 
 def write_file(path: Path, records: Iterable[bytes]) -> Path:
@@ -160,18 +158,6 @@ def test_write_tfrecord_from_beam(tmp_path: Path) -> None:
 KINDS = [(form, record) for form in ("arrayrecord", "tfrecord") for record in RECORD_ENCODINGS]
 
 
-def make_dataset_with_tied_probe(
-    source: Path | str, output: Path, form: str, record: str, *flags: str
-) -> Path:
-    flags = (
-        f"--max_row_size_mb={MAX_ROW_MB}", "--probes_per_shard=3", "--train_ratio=0.6",
-        f"--output_format={form}", f"--record_encoding={record}", *flags,
-    )  # fmt: skip
-    assert main([f"--input={source}", f"--output={output}", *flags]) == 0
-    assert verify.main([str(output)]) == 0
-    return output
-
-
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
     return measurements_table(5000, seed=1, num_probes=12)
@@ -182,10 +168,12 @@ def datasets(table: pa.Table, tmp_path_factory) -> dict[tuple[str, str], Path]:
     folder = tmp_path_factory.mktemp("datasets")
     pq.write_table(table, folder / "in.parquet")
     return {
-        kind: make_dataset_with_tied_probe(
-            folder / "in.parquet", folder / "-".join(kind), *kind, "--measurement_encoding=arrow"
+        (form, record): make_dataset(
+            folder / "in.parquet",
+            folder / f"{form}-{record}",
+            *("--train_ratio=0.6", f"--output_format={form}", f"--record_encoding={record}"),
         )
-        for kind in KINDS
+        for form, record in KINDS
     }
 
 
@@ -229,10 +217,10 @@ def uncut(table: pa.Table, tmp_path_factory, request) -> dict[str, Path]:
     """A dataset of one row a probe, by kind of record: cut rows would end a little elsewhere."""
     folder = tmp_path_factory.mktemp(f"uncut-{request.param}")
     pq.write_table(table, folder / "in.parquet")
-    flags = (f"--measurement_encoding={request.param}", "--max_row_size_mb=1")
+    flags = (f"--measurement_encoding={request.param}", "--max_row_size_mb=1", "--train_ratio=0.6")
     return {
-        kind: make_dataset_with_tied_probe(
-            folder / "in.parquet", folder / kind, "arrayrecord", kind, *flags
+        kind: make_dataset(
+            folder / "in.parquet", folder / kind, *flags, f"--record_encoding={kind}"
         )
         for kind in RECORD_ENCODINGS
     }

@@ -6,7 +6,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -36,12 +35,6 @@ def fails(capsys: pytest.CaptureFixture, code: int, output: Path, *flags: str) -
     assert not (output / "_SUCCESS").exists()
     assert not list(output.glob(".probeline-temp/*")) if output.is_dir() else True
     return lines[0]
-
-
-def write(tmp_path: Path, table: pa.Table) -> str:
-    path = tmp_path / "table.parquet"
-    pq.write_table(table, path)
-    return f"--input={path}"
 
 
 def test_workers_name_the_faulty_file(source: Path, tmp_path: Path, capsys, monkeypatch) -> None:
@@ -182,7 +175,9 @@ def test_src_id_collision(tmp_path: Path, capsys, monkeypatch, train_ratio: floa
         for seed in range(100)
         if len({probe_rows.split_of(probe, 0.5, seed) for probe in probes}) == 2
     )
-    flags = [f"--train_ratio={train_ratio}", f"--split_seed={seed}"]
-    line = fails(capsys, 1, tmp_path / "out", write(tmp_path, table), *flags)
+    pq.write_table(table, tmp_path / "in.parquet")
+    flags = [f"--input={tmp_path}/in.parquet", f"--train_ratio={train_ratio}"]
+    flags += [f"--split_seed={seed}"]
+    line = fails(capsys, 1, tmp_path / "out", *flags)
     assert "same src_id 7" in line
     assert len(probes) == 2 and all(probe in line for probe in probes)

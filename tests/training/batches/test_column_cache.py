@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.support.loader_helpers import batches_of, config_of, open_iterator, r
 from tests.support.probe_rows_on_disk import (
     CROP,
     OPTIONS,
+    Mixed,
     RowSpec,
     ipv4_probe,
     make_measurements,
@@ -49,11 +49,8 @@ def cached_shards(cache: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_shards_are_read_once(
-    mixed: dict[Encoding, Path],
-    encoding: Encoding,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_shards_read_once(
+    mixed: Mixed, encoding: Encoding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = batches_of(mixed[encoding])
     reads = []
@@ -65,9 +62,7 @@ def test_shards_are_read_once(
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_folder_serves_several_datasets_and_splits(
-    mixed: dict[Encoding, Path], tmp_path: Path
-) -> None:
+def test_a_folder_serves_several_datasets_and_splits(mixed: Mixed, tmp_path: Path) -> None:
     shard = shard_paths(mixed["arrow"])[0]
     several = [mixed["arrow"], mixed["compact"], mixed["arrow"] / "test", shard]
     for dataset in several:
@@ -85,8 +80,7 @@ def test_a_host_fills_only_what_its_lanes_draw_from(tmp_path: Path) -> None:
         cache = tmp_path / f"cache_{host}"
         config = {"host_index": host, "host_count": 4, "cache_dir": str(cache)}
         assert is_same(
-            batches_of(dataset, **config),
-            batches_of(dataset, host_index=host, host_count=4),
+            batches_of(dataset, **config), batches_of(dataset, host_index=host, host_count=4)
         )
         assert 2 <= len(cached_shards(cache)) <= 3
         (columns,) = cache.glob("*/columns")
@@ -150,9 +144,7 @@ def test_processes_fill_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["remove the columns", "cut the columns", "remove notes"])
-def test_a_cache_that_lost_files_is_filled_again(
-    mixed: dict[Encoding, Path], tmp_path: Path, harm: str
-) -> None:
+def test_a_cache_that_lost_files_is_filled_again(mixed: Mixed, tmp_path: Path, harm: str) -> None:
     expected = batches_of(mixed["compact"], cache_dir=str(tmp_path))
     (columns,) = tmp_path.glob("*/columns")
     if harm == "remove the columns":
@@ -167,9 +159,7 @@ def test_a_cache_that_lost_files_is_filled_again(
 
 
 @pytest.mark.parametrize("name", ["", "columns", "columns.lock"])
-def test_links_in_a_cache_are_not_written_through(
-    mixed: dict[Encoding, Path], tmp_path: Path, name: str
-) -> None:
+def test_links_in_a_cache_are_not_written_through(mixed: Mixed, tmp_path: Path, name: str) -> None:
     batches_of(mixed["compact"], cache_dir=str(tmp_path / "cache"))
     (folder,) = (tmp_path / "cache").iterdir()
     mine = tmp_path / "mine"
@@ -198,7 +188,7 @@ def damage(cache: Path, share: float = 1.0) -> None:
 @pytest.mark.parametrize("config", [{}, {"num_threads": 2}, {"mixed_rows": None}])
 @pytest.mark.parametrize("share", [1.0, 1e-3])
 def test_damaged_columns_are_cached_again_and_told(
-    mixed: dict[Encoding, Path],
+    mixed: Mixed,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     config: dict[str, Any],
@@ -220,9 +210,7 @@ def test_damaged_columns_are_cached_again_and_told(
 
 
 @pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"bad_rows": [[999999, "why"]]}', b"\xff"])
-def test_a_damaged_note_is_written_again(
-    mixed: dict[Encoding, Path], tmp_path: Path, note: bytes
-) -> None:
+def test_a_damaged_note_is_written_again(mixed: Mixed, tmp_path: Path, note: bytes) -> None:
     expected = batches_of(mixed["compact"], cache_dir=str(tmp_path))
     path = sorted(tmp_path.glob("*/shard_*.json"))[1]
     written = path.read_bytes()
@@ -245,7 +233,7 @@ def test_what_is_cached_again_may_be_bad_by_then(tmp_path: Path) -> None:
 # --- what cannot be filled ------------------------------------------------------------------------
 
 
-def test_a_shard_that_was_changed_is_refused(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
+def test_a_shard_that_was_changed_is_refused(mixed: Mixed, tmp_path: Path) -> None:
     dataset = shutil.copytree(mixed["arrow"], tmp_path / "rows")
     path = shard_paths(dataset)[1]
     data = bytearray(path.read_bytes())
@@ -261,18 +249,14 @@ def test_a_shard_that_was_changed_is_refused(mixed: dict[Encoding, Path], tmp_pa
     assert "shard_00001" not in cached_shards(tmp_path / "cache")
 
 
-def test_a_disk_without_room_is_told_before(
-    mixed: dict[Encoding, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk(mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = os.statvfs_result((4096, 4096, 100, 2, 2, 100, 100, 100, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: status)
     with pytest.raises(ProbelineError, match=r"needs .* GB .* are free: choose a cache_dir on a"):
         batches_of(mixed["arrow"], cache_dir=str(tmp_path))
 
 
-def test_a_folder_that_cannot_be_one_is_refused(
-    mixed: dict[Encoding, Path], tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_one_is_refused(mixed: Mixed, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProbelineError, match=f"{tmp_path}/file"):
         batches_of(mixed["arrow"], cache_dir=str(tmp_path / "file"))
@@ -299,9 +283,7 @@ def test_bad_rows_are_left_out_and_told(tmp_path: Path, num_workers: int) -> Non
 
 
 @pytest.mark.parametrize("options", [OPTIONS, "group_size:1,uncompressed"])
-def test_a_shard_with_a_flipped_bit_is_cached_without_that_row(
-    tmp_path: Path, options: str
-) -> None:
+def test_cache_of_a_shard_with_a_flipped_bit(tmp_path: Path, options: str) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(300, i)) for i in range(20)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", 1, (), options)
     (path,) = shard_paths(dataset)
@@ -335,9 +317,7 @@ def test_a_row_of_centuries_is_refused_with_its_place(tmp_path: Path) -> None:
 # --- all rows in one window -----------------------------------------------------------------------
 
 
-def test_an_epoch_of_one_window_is_still_each_context_once(
-    mixed: dict[Encoding, Path], tmp_path: Path
-) -> None:
+def test_an_epoch_of_one_window_is_still_each_context_once(mixed: Mixed, tmp_path: Path) -> None:
     config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 2, "cache_dir": str(tmp_path)}
     alone = host_batches(mixed["arrow"], mixed_rows=None, **config)
     Epochs(mixed["arrow"], mixed_rows(), 2).check(alone)
@@ -361,23 +341,6 @@ def test_one_window_mixes_the_contexts_of_all_rows(tmp_path: Path) -> None:
     assert len(set(sources(mixed_rows=16))) < 45
 
 
-def test_one_window_is_resumed(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
+def test_one_window_is_resumed(mixed: Mixed, tmp_path: Path) -> None:
     config = config_of(mixed["compact"], mixed_rows=None, cache_dir=str(tmp_path), num_threads=2)
     assert_resumes_exactly(build_dataset(config), 20)
-
-
-def test_rows_share_contexts_between_lanes_once(tmp_path: Path) -> None:
-    """Few large rows for many lanes: each context of a row is drawn by one of them."""
-    rows = [RowSpec(ipv4_probe(i), make_measurements(500, i)) for i in range(3)]
-    dataset = write_dataset(tmp_path / "rows", rows, "arrow")
-    config: dict[str, Any] = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1}
-    feeds: list[dict[str, Any]] = [{}, {"cache_dir": str(tmp_path / "cache")}]
-    for options in feeds:
-        batches = host_batches(dataset, **config, **options)
-        examples = [
-            inputs.tobytes()
-            for batch in batches
-            for inputs, segmentation in zip(batch["inputs"], batch["inputs_segmentation"])
-            if segmentation.any()
-        ]
-        assert len(examples) == 48 and max(Counter(examples).values()) == 1

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.layout import Encoding
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.batches import Batch, is_same, join_hosts
 from tests.support.loader_helpers import FEEDS, State, feed_of, refusal_of, round_trip
 from tests.support.probe_rows_on_disk import (
     CROP,
+    Mixed,
     RowSpec,
     ipv4_probe,
     ipv6_probe,
@@ -27,8 +27,8 @@ from tests.support.probe_rows_on_disk import (
     write_dataset,
 )
 from tests.support.properties import num_examples
-from training import assert_resumes_exactly, build_dataset
-from training.batches.mixture import Assignment
+from training import build_dataset
+from training.batches.mixture import Assignment, checked_weights, parse_files
 from training.batches.states import reshard_states
 from training.dataset import BatchIterator, DataConfig
 
@@ -37,7 +37,7 @@ type Mixture = dict[str, float]
 
 
 @pytest.fixture(scope="module")
-def datasets(mixed: dict[Encoding, Path], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def datasets(mixed: Mixed, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Small and large rows; 16 small ones, IPv6 and compressed; 20 large ones."""
     folder = tmp_path_factory.mktemp("mixture")
     small = [
@@ -112,7 +112,7 @@ weights = st.one_of(
     begin=st.integers(0, 2**40),
     num_steps=st.integers(1, 60),
 )
-def test_any_part_of_a_run_has_the_proportions(
+def test_proportions_of_any_part(
     weights: list[float], batch_size: int, seed: int, begin: int, num_steps: int
 ) -> None:
     assign = Assignment(weights, batch_size, seed)
@@ -140,33 +140,12 @@ def test_neighbouring_lanes_are_of_several_datasets_in_a_step() -> None:
         assert 16 <= assign(step)[:64].sum() <= 48
 
 
-def test_batches_have_the_proportions(mixture: Mixture, streams: list[list[list[bytes]]]) -> None:
-    """Which example is of which dataset is read off the tokens."""
-    numbers = datasets_of(take(mixture, 50), streams)
-    assert np.bincount(numbers.reshape(-1)).tolist() == [200, 80, 120]
-    for begin in range(0, 50, 5):
-        assert np.bincount(numbers[begin : begin + 5].reshape(-1)).tolist() == [20, 8, 12]
-    assert all(len(set(lane)) == 3 for lane in numbers.T.tolist())
-
-
-def test_a_small_dataset_begins_its_next_epoch_as_often_as_its_weight_asks(
-    datasets: list[str],
-) -> None:
-    iterator = open_mixture({datasets[0]: 1, datasets[1]: 9})
-    for _ in range(20):
-        next(iterator)
-    large, small = (np.array(each["cursors"]) for each in iterator.get_state()["datasets"])
-    small_epoch = 3
-    assert small[:, small_epoch].min() >= 2
-    assert large.max(axis=0)[small_epoch] == 0
-
-
 # --- hosts, workers, threads ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("feed", FEEDS)
 @pytest.mark.parametrize("host_count", [2, 8])
-def test_any_hosts_and_feeds_give_the_same_global_batches(
+def test_hosts_and_feeds_give_same_batches(
     mixture: Mixture, tmp_path: Path, feed: str, host_count: int
 ) -> None:
     options = feed_of(tmp_path / "rows", feed)
@@ -180,7 +159,7 @@ def test_any_hosts_and_feeds_give_the_same_global_batches(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 3, "num_threads": 2}])
-def test_workers_give_the_same_batches(mixture: Mixture, options: dict[str, int]) -> None:
+def test_workers_give_same_batches(mixture: Mixture, options: dict[str, int]) -> None:
     assert is_same(take(mixture, 12, **options), take(mixture, 12))
 
 
@@ -203,11 +182,6 @@ def test_every_way_to_draw_is_mixed(datasets: list[str], options: dict[str, Any]
 
 
 # --- resume, with other weights, hosts and datasets -----------------------------------------------
-
-
-def test_a_mixture_resumes_exactly(mixture: Mixture) -> None:
-    config = DataConfig(mixture, LANES, CROP, num_threads=1)
-    assert_resumes_exactly(build_dataset(config), 12)
 
 
 part = st.tuples(
@@ -253,7 +227,7 @@ def test_every_dataset_goes_on_where_it_was(
     assert datasets_of(batches, streams).tolist() == expected
 
 
-def test_a_dataset_joins_at_a_checkpoint_and_begins(
+def test_dataset_added_at_a_checkpoint(
     datasets: list[str], streams: list[list[list[bytes]]]
 ) -> None:
     alone = open_mixture(datasets[0])
@@ -289,9 +263,7 @@ def test_states_of_other_datasets_do_not_fit_together(datasets: list[str]) -> No
     refusal_of(lambda: reshard_states(of_hosts, 1), "do not fit together", "of one checkpoint")
 
 
-def test_rows_that_are_skipped_are_listed_with_their_dataset(
-    datasets: list[str], tmp_path: Path
-) -> None:
+def test_skipped_rows_of_each_dataset(datasets: list[str], tmp_path: Path) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(5, i)) for i in range(200)]
     spoiled = write_dataset(tmp_path / "rows", rows, "compact", 1)
     spoil_records(spoiled, {(0, 3), (0, 150)})
@@ -329,7 +301,7 @@ def test_datasets_that_cannot_be_mixed(datasets: list[str], tmp_path: Path) -> N
     assert len(take(shards, 3, batch_size=2)) == 3  # parts of one dataset may have weights
 
 
-def test_probes_that_may_be_held_out_by_one_dataset_only_are_told(
+def test_warning_about_other_split_seeds(
     datasets: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(90, i)) for i in range(8)]
@@ -351,3 +323,57 @@ def reseed(dataset: Path) -> None:
     manifest["options"]["split_seed"] += 1
     (dataset / "manifest.json").write_text(json.dumps(manifest))
     restamp(dataset)
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "1", None, True])
+def test_a_weight_must_be_a_number_above_0(weight: Any) -> None:
+    refusal_of(
+        lambda: DataConfig({"rows/a": 1, "rows/b": weight}, 8),
+        "rows/b has weight",
+        repr(weight),
+        "a number above 0",
+        kind=UsageError,
+    )
+
+
+def test_what_no_mixture_can_have() -> None:
+    refusal_of(lambda: checked_weights({}), "empty mixture", kind=UsageError)
+    refusal_of(lambda: checked_weights({3: 1}), "has 3", "a path or a glob", kind=UsageError)
+    files = {"rows/a": 1, "rows/b": 2}
+    refusal_of(lambda: DataConfig(files, 8, num_epochs=1), "num_epochs is 1", "use None")
+    refusal_of(
+        lambda: DataConfig(files, 8, sampler="windows", weights=[1.0]), "weights are numbers"
+    )
+
+
+def test_a_mixture_is_read_as_maxtext_writes_it_and_as_json() -> None:
+    expected = {"gs://a/rows,1": 0.7, "rows/b/*": 0.3}
+    for text in (
+        "gs://a/rows,1,0.7;rows/b/*,0.3",
+        " gs://a/rows,1 , 0.7; rows/b/*,0.3;",
+        json.dumps(expected),
+    ):
+        assert parse_files(text) == expected
+    for text in ("rows/a", "rows/a,0.3", "gs://a/{b,c}/*", ""):
+        assert parse_files(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("rows/a;rows/b", ["not a mixture", "rows/a,0.7;rows/b,0.3"]),
+        ("rows/a,1;rows/b,much", ["not a mixture"]),
+        ('{"rows/a": 0.7', ["not a mixture", '{"rows/a": 0.7, "rows/b": 0.3}']),
+        ("rows/a,1;rows/a,2", ["rows/a is twice", "the sum"]),
+        ('{"rows/a": 1, "rows/a": 2}', ["rows/a is twice"]),
+    ],
+)
+def test_a_text_that_is_no_mixture(text: str, parts: list[str]) -> None:
+    refusal_of(lambda: parse_files(text), *parts, kind=UsageError)
+
+
+def test_programs_that_take_one_dataset_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    from training import analyze_padding
+
+    assert analyze_padding.main(["rows/a,1;rows/b,1"]) == 2
+    assert "training.analyze_padding takes one dataset" in capsys.readouterr().err

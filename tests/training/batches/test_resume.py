@@ -29,6 +29,7 @@ from tests.support.loader_helpers import (
 )
 from tests.support.probe_rows_on_disk import (
     CROP,
+    Mixed,
     RowSpec,
     ipv4_probe,
     make_measurements,
@@ -51,12 +52,7 @@ from training.batches.states import reshard_states
     encoding=st.sampled_from(ENCODINGS),
 )
 def test_a_resumed_iterator_goes_on_where_it_was(
-    mixed: dict[Encoding, Path],
-    kind: str,
-    step: int,
-    used: int | None,
-    feed: str,
-    encoding: Encoding,
+    mixed: Mixed, kind: str, step: int, used: int | None, feed: str, encoding: Encoding
 ) -> None:
     """On a fresh iterator, or in place on one that has given `used` batches, ended or not."""
     batches, states = trace(mixed["arrow"], kind)
@@ -77,7 +73,7 @@ def test_a_resumed_iterator_goes_on_where_it_was(
     iterator.close()
 
 
-def test_traces_reach_what_they_are_for(mixed: dict[Encoding, Path]) -> None:
+def test_traces_reach_what_they_are_for(mixed: Mixed) -> None:
     """Windows, packed rows and epochs that are only half done, and iterators that have ended."""
     ended = [kind for kind in RESUMED if len(trace(mixed["arrow"], kind)[0]) < LAST]
     assert sorted(ended) == ["a host of two", "padded", "two epochs", "windows"]
@@ -89,9 +85,7 @@ def test_traces_reach_what_they_are_for(mixed: dict[Encoding, Path]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_resume_with_another_number_of_workers(
-    mixed: dict[Encoding, Path], num_workers: int
-) -> None:
+def test_resume_with_another_number_of_workers(mixed: Mixed, num_workers: int) -> None:
     iterator = open_iterator(mixed["arrow"], num_workers=2 - num_workers, num_threads=2)
     expected = expected_batches(mixed["arrow"], "packed", 25)
     assert is_same([next(iterator) for _ in range(7)], expected[:7])
@@ -106,7 +100,7 @@ def test_resume_with_another_number_of_workers(
     resumed.close()
 
 
-def test_a_state_is_small_and_of_plain_values(mixed: dict[Encoding, Path]) -> None:
+def test_a_state_is_small_and_of_plain_values(mixed: Mixed) -> None:
     iterator = open_iterator(mixed["arrow"], batch_size=64, num_epochs=3)
     sizes = []
     for _ in range(5):
@@ -116,7 +110,7 @@ def test_a_state_is_small_and_of_plain_values(mixed: dict[Encoding, Path]) -> No
     assert max(sizes) < 64 * 60 + 300
 
 
-def test_a_state_is_of_its_moment(mixed: dict[Encoding, Path]) -> None:
+def test_a_state_is_of_its_moment(mixed: Mixed) -> None:
     """It does not change when its iterator goes on, and changing it changes no iterator."""
     iterator = open_iterator(mixed["arrow"])
     next(iterator)
@@ -135,7 +129,7 @@ def test_a_state_is_of_its_moment(mixed: dict[Encoding, Path]) -> None:
 @pytest.mark.parametrize("sampler", ["rows", "windows"])
 @pytest.mark.parametrize("host_count", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
-def test_more_epochs_go_on_where_fewer_ended(
+def test_more_epochs_after_a_finished_run(
     tmp_path: Path, sampler: Any, host_count: int, seed: int
 ) -> None:
     """The state of an ended run begins one of more epochs, which then gives what is missing."""
@@ -186,8 +180,8 @@ def states_of_hosts(dataset: Path, host_count: int, steps: int, **config: Any) -
     steps=st.integers(0, 20),
     order=st.randoms(use_true_random=False),
 )
-def test_hosts_share_the_states_of_other_hosts(
-    mixed: dict[Encoding, Path], before: int, after: int, steps: int, order: Any
+def test_states_on_another_number_of_hosts(
+    mixed: Mixed, before: int, after: int, steps: int, order: Any
 ) -> None:
     states = states_of_hosts(mixed["arrow"], before, steps)
     order.shuffle(states)
@@ -203,9 +197,7 @@ def test_hosts_share_the_states_of_other_hosts(
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 8), (1, 4), (8, 1)])
-def test_no_epoch_loses_anything_when_hosts_change(
-    mixed: dict[Encoding, Path], before: int, after: int
-) -> None:
+def test_no_epoch_loses_anything_when_hosts_change(mixed: Mixed, before: int, after: int) -> None:
     states = states_of_hosts(mixed["compact"], before, 9, num_epochs=2)
     rest = []
     for host, state in enumerate(reshard_states(states, after)):
@@ -217,7 +209,7 @@ def test_no_epoch_loses_anything_when_hosts_change(
     Epochs(mixed["compact"], mixed_rows(), 2).check(first + second)
 
 
-def test_states_that_do_not_fit_together_are_refused(mixed: dict[Encoding, Path]) -> None:
+def test_states_that_do_not_fit_together_are_refused(mixed: Mixed) -> None:
     states = states_of_hosts(mixed["arrow"], 4, 3)
     later = states_of_hosts(mixed["arrow"], 4, 4)
     other = states_of_hosts(mixed["arrow"], 4, 3, seed=9)
@@ -249,16 +241,14 @@ def test_states_that_do_not_fit_together_are_refused(mixed: dict[Encoding, Path]
     ],
     ids=str,
 )
-def test_a_state_of_other_options_is_refused(
-    mixed: dict[Encoding, Path], other: dict[str, Any]
-) -> None:
+def test_a_state_of_other_options_is_refused(mixed: Mixed, other: dict[str, Any]) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     iterator = open_iterator(mixed["arrow"], **{"mixed_rows": 3, **other})
     refusal_of(lambda: iterator.set_state(state), state["fingerprint"], "give the same seed")
     next(iterator)  # which goes on as if nothing had been
 
 
-def test_a_state_of_other_data_is_refused(mixed: dict[Encoding, Path]) -> None:
+def test_a_state_of_other_data_is_refused(mixed: Mixed) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     shards = [str(path) for path in shard_paths(mixed["arrow"])]
     for files in (mixed["compact"], mixed["arrow"] / "train" / "*_0000[01]-of-*", shards[2]):
@@ -268,7 +258,7 @@ def test_a_state_of_other_data_is_refused(mixed: dict[Encoding, Path]) -> None:
     moved.set_state(state)
 
 
-def test_a_state_of_other_lanes_is_refused(mixed: dict[Encoding, Path]) -> None:
+def test_a_state_of_other_lanes_is_refused(mixed: Mixed) -> None:
     states = states_of_hosts(mixed["arrow"], 4, 2)
     for host_index, host_count in ((0, 4), (0, 2), (1, 2), (0, 1)):
         iterator = open_iterator(mixed["arrow"], host_index=host_index, host_count=host_count)
@@ -281,7 +271,7 @@ def test_a_state_of_other_lanes_is_refused(mixed: dict[Encoding, Path]) -> None:
         )
 
 
-def test_a_state_of_another_format_is_refused(mixed: dict[Encoding, Path]) -> None:
+def test_a_state_of_another_format_is_refused(mixed: Mixed) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     iterator = open_iterator(mixed["arrow"], mixed_rows=3)
     for wrong in ({**state, "format": 2}, {**state, "format": 4}, {}, {"format": None}):
@@ -293,9 +283,7 @@ def test_a_state_of_another_format_is_refused(mixed: dict[Encoding, Path]) -> No
 
 
 @pytest.mark.parametrize("feed", FEEDS)
-def test_grain_s_handler_saves_and_restores(
-    mixed: dict[Encoding, Path], tmp_path: Path, feed: str
-) -> None:
+def test_grain_s_handler_saves_and_restores(mixed: Mixed, tmp_path: Path, feed: str) -> None:
     handler = grain.checkpoint.CheckpointHandler()
     iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
     expected = expected_batches(mixed["arrow"], "packed", 25)
@@ -310,7 +298,7 @@ def test_grain_s_handler_saves_and_restores(
         restored.close()
 
 
-def test_orbax_saves_and_restores(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
+def test_orbax_saves_and_restores(mixed: Mixed, tmp_path: Path) -> None:
     iterator = open_iterator(mixed["arrow"])
     expected = expected_batches(mixed["arrow"], "packed", 25)
     for _ in range(6):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from beam_pipeline.errors import UsageError
-from tests.support.batches import Batch, global_batches, host_batches, is_same, segments
+from tests.support.batches import Batch, host_batches, segments
 from tests.support.helpers import YEAR_2024_US
-from tests.support.loader_helpers import FEEDS, feed_of, refusal_of
+from tests.support.loader_helpers import refusal_of
 from tests.support.probe_rows_on_disk import (
     CROP,
     RowSpec,
@@ -90,9 +90,7 @@ def visits_of(batches: Sequence[Batch]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_each_row_comes_as_often_as_its_weight_says(
-    dataset: Path, rows: list[RowSpec], name: str
-) -> None:
+def test_visits_of_weighted_rows(dataset: Path, rows: list[RowSpec], name: str) -> None:
     weights, weight_of = WEIGHTS[name]
     options = {"batch_size": 2, "crop_size": CROP, "pack": False, "row_weights": weights}
     found = visits_of(host_batches(dataset, num_epochs=EPOCHS, **options))
@@ -117,25 +115,6 @@ def test_a_row_that_comes_twice_is_drawn_twice(tmp_path: Path) -> None:
     assert {batch["inputs"].tobytes() for batch in once} < {
         batch["inputs"].tobytes() for batch in batches
     }
-
-
-@pytest.mark.parametrize("feed", FEEDS)
-@pytest.mark.parametrize("host_count", [1, 4])
-def test_any_hosts_and_feeds_give_the_same_batches(
-    dataset: Path, feed: str, host_count: int
-) -> None:
-    options = {"batch_size": 4, "crop_size": CROP, "row_weights": WEIGHTS["all"][0]}
-    expected = host_batches(dataset, 25, **options)
-    found = global_batches(dataset, host_count, 25, **options, **feed_of(dataset, feed))
-    assert is_same(found, expected)
-
-
-def test_hosts_end_together_and_lose_nothing(dataset: Path) -> None:
-    options = {"batch_size": 4, "crop_size": CROP, "row_weights": FAMILY, "num_epochs": 3}
-    alone = host_batches(dataset, **options)
-    together = global_batches(dataset, 2, **options)
-    assert is_same(together[: len(alone)], alone)
-    assert not any(batch["inputs_segmentation"].any() for batch in together[len(alone) :])
 
 
 def test_it_resumes_exactly(dataset: Path) -> None:
@@ -196,9 +175,7 @@ def test_selections_that_cannot_be_read(weights: Any, parts: list[str]) -> None:
     ],
     ids=str,
 )
-def test_weights_that_rows_cannot_have(
-    dataset: Path, weights: dict[str, Any], parts: list[str]
-) -> None:
+def test_weights_out_of_range(dataset: Path, weights: dict[str, Any], parts: list[str]) -> None:
     config = DataConfig(str(dataset), 4, CROP, row_weights=weights)
     refusal_of(lambda: build_dataset(config), *parts, kind=UsageError)
 

@@ -21,6 +21,7 @@ from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
 from tests.support.loader_helpers import refusal_of
 from tests.support.probe_rows_on_disk import (
+    Mixed,
     damage_record,
     mixed_rows,
     read_records,
@@ -113,9 +114,7 @@ def test_segments_do_not_leak(code: int) -> None:
     assert history.median_ms[0] == pytest.approx(0.3 if code == FAILED_RTT else 0.5)
 
 
-def test_sample_of_the_training_split(
-    mixed: dict[Encoding, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sample_of_the_training_split(mixed: Mixed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sample is bounded in measurements per row, rows and bytes, for both encodings."""
     monkeypatch.setattr(baselines, "_MAX_MEASUREMENTS", 20)
     found = []
@@ -138,7 +137,7 @@ def test_sample_of_the_training_split(
     ("encoding", "old", "new"),
     [("compact", b"", b"no row at all"), ("arrow", b"8.8.8.", b"8.x.8.")],
 )
-def test_unreadable_training_row(
+def test_damaged_row(
     encoding: Encoding, old: bytes, new: bytes, stored: Stored, tmp_path: Path
 ) -> None:
     rows = stored.train_rows

@@ -1,12 +1,14 @@
-"""Bits a token by kind and mode, and those of the unigrams beside them."""
+"""Losses by kind and mode, the passes behind them, and what an evaluation claims in words."""
 
 import math
 
 import numpy as np
 import pytest
 
+from beam_pipeline.dataset.rtt import decode_rtt
 from tests.support.evaluation_helpers import (
     EXTENT,
+    Network,
     Stored,
     Uniform,
     all_segments,
@@ -16,9 +18,13 @@ from tests.support.evaluation_helpers import (
 from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
 from tests.support.probe_rows_on_disk import CROP
-from training.evaluation.examples import Examples
+from training.evaluation import rtt
+from training.evaluation.examples import Examples, draw_examples
 from training.evaluation.losses import count_unigrams
-from training.tokens.kinds import KIND_NAMES, MODE_CLASSES
+from training.evaluation.predictions import byte_probabilities, second_bytes_after
+from training.evaluation.results import conclusions, verdict
+from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, parse
+from training.tokens.tokenizer import FIRST_BYTE, ROLE_NAMES, RTT_START, VOCABULARY_SIZE, decode
 
 
 def test_uniform_model(stored: Stored) -> None:
@@ -62,3 +68,135 @@ def test_unigrams(examples: Examples) -> None:
     assert counted.of_all == pytest.approx(-np.log2(p))
     empty = count_unigrams([])
     assert empty.of_all == pytest.approx(np.full(267, math.log2(267)))
+
+
+@pytest.mark.slow
+def test_predictions_equal_brute_force(stored: Stored, examples: Examples) -> None:
+    predictor = Network()
+    evaluation = evaluate_stored(predictor, stored, num_rtt=9)
+    assert predictor.shapes == {(EXTENT.batch_size, CROP)}
+    assert evaluation.rtt and evaluation.rtt.num_what_if >= 5
+    predictions = evaluation.rtt.usual()
+    measurements = parse(examples.targets, examples.segmentation).measurements
+    queries = measurements[rtt.choose_queries(measurements, 9)]
+    for number, query in enumerate(queries):
+        p = brute_force(predictor, examples, int(query["example"]), int(query["place"]))
+        cumulated = p.cumsum()
+        median = int((cumulated >= 0.5).argmax())
+        assert predictions.predicted_ms["model"][number] == float(decode_rtt(np.array(median)))
+        code = int(query["code"])
+        assert predictions.true_ms[number] == float(decode_rtt(np.array(code)))
+        expected = cumulated[code] - p[code] / 2
+        assert predictions.pit[number] == pytest.approx(expected, abs=1e-6)
+
+
+def brute_force(predictor: Uniform, examples: Examples, number: int, place: int) -> np.ndarray:
+    """Returns the probabilities of all 65,536 codes, of the segment up to RTT_START alone."""
+    segment = examples.segmentation[number, place]
+    begin = int((examples.segmentation[number] == segment).argmax())
+    context = examples.inputs[number, begin : place + 1]
+    assert context[-1] == RTT_START
+    length = len(context) + 1
+    inputs = np.zeros((256, length), np.int32)
+    inputs[:, :-1], inputs[:, -1] = context, FIRST_BYTE + np.arange(256)
+    positions = np.tile(np.arange(length, dtype=np.int32), (256, 1))
+    p = np.exp(predictor.log_p(inputs, positions, np.ones_like(inputs)))[..., FIRST_BYTE:]
+    first, second = p[0, -2], p[:, -1]
+    joint = (first / first.sum())[:, np.newaxis] * second / second.sum(axis=1, keepdims=True)
+    return joint.reshape(-1)
+
+
+def test_what_if_passes_hide_the_rest(examples: Examples) -> None:
+    measurements = parse(examples.targets, examples.segmentation).measurements
+    queries = measurements[rtt.choose_queries(measurements, 6)]
+    seen = []
+
+    class Watched(Uniform):
+        def log_p(self, inputs, positions, segmentation):
+            seen.append((inputs, positions, segmentation))
+            return super().log_p(inputs, positions, segmentation)
+
+    wanted = np.arange(6) * 40
+    second = second_bytes_after(Watched(), examples, queries, wanted, lambda _: None)
+    assert second == pytest.approx(np.full((6, 256), 1 / 256))
+    inputs, positions, segmentation = (np.concatenate(each) for each in zip(*seen, strict=True))
+    assert len(inputs) == 8  # two batches, the second one filled up
+    for number, query in enumerate(queries):
+        example, place = int(query["example"]), int(query["place"])
+        assert inputs[number, place + 1] == FIRST_BYTE + wanted[number]
+        for given_, original in (
+            (inputs, examples.inputs),
+            (positions, examples.positions),
+            (segmentation, examples.segmentation),
+        ):
+            assert (given_[number, : place + 1] == original[example, : place + 1]).all()
+            assert not given_[number, place + 2 :].any()
+
+
+def test_probabilities_of_bytes() -> None:
+    log_p = np.full((2, VOCABULARY_SIZE), -np.inf, np.float32)
+    log_p[:, 3] = 0
+    log_p[0, FIRST_BYTE + 5], log_p[0, FIRST_BYTE + 6] = -300, -300 - math.log(3)  # float32
+    p = byte_probabilities(log_p)
+    assert p[0, [4, 5, 6]] == pytest.approx([0, 0.75, 0.25], abs=1e-5)
+    assert (p[1] == 1 / 256).all()  # impossible, all of them
+
+
+def test_no_queries(stored: Stored) -> None:
+    evaluation = evaluate_stored(Uniform(), stored, num_rtt=0)
+    assert evaluation.rtt is None and evaluation.calibration is None and evaluation.errors == []
+    assert evaluation.num_possible_queries > 50
+
+
+def test_conclusions_match_the_errors(stored: Stored) -> None:
+    evaluation = evaluate_stored(Uniform(), stored)
+    sentences = conclusions(evaluation)
+    overall = evaluation.losses.overall
+    assert overall.unigram_bits < overall.bits
+    assert "beats" not in sentences[0].replace("does not beat", "")
+    assert "does not beat the unigram of each token's kind on" in sentences[1]
+    for group, sentence in zip(rtt.GROUPS, sentences[-3:], strict=True):
+        errors = {e.method: e.median_relative for e in evaluation.errors if e.group == group}
+        beaten, _, unbeaten = sentence.partition("does not beat")
+        for method, error in errors.items():
+            if method != "model":
+                assert (f"{method} (" in beaten) == (errors["model"] < error)
+                assert (f"{method} (" in unbeaten) == (errors["model"] >= error)
+
+
+@pytest.mark.parametrize(
+    ("nearer", "farther", "is_lower", "expected"),
+    [
+        (60, 40, True, "does not clearly beat"),  # as tossed coins may fall
+        (61, 40, True, "beats"),
+        (4, 0, True, "does not clearly beat"),
+        (5, 0, True, "beats"),
+        (0, 0, False, "does not beat"),  # a draw
+        (90, 10, False, "does not beat"),
+    ],
+)
+def test_verdict(nearer: int, farther: int, is_lower: bool, expected: str, stored: Stored) -> None:
+    evaluation = evaluate_stored(Uniform(), stored, num_rtt=0)
+    model = rtt.RttError("model", "all", 100, 0.2, 1.0, 0, 0)
+    other = rtt.RttError("global", "all", 100, 0.3 if is_lower else 0.2, 1.0, nearer, farther)
+    assert verdict(model, other) == expected
+    assert conclusions(evaluation)[-3:] == [
+        "RTTs: none",
+        "RTTs to new destinations: none",
+        "RTTs to destinations seen before: none",
+    ]
+
+
+def place_in_fixed_order(role: int) -> int:
+    return ("SRC", "TIM", "DST", "RTT", "FAI").index(ROLE_NAMES[role][:3])
+
+
+def test_order_of_fields_is_the_trained_one(stored: Stored) -> None:
+    for share, are_fixed in ((1.0, True), (0.0, False)):
+        examples = draw_examples(stored.split, Uniform(fixed_order_share=share), EXTENT)
+        places = [
+            [place_in_fixed_order(role) for role in measurement.roles]
+            for inputs, segments in zip(examples.inputs, examples.segmentation, strict=True)
+            for measurement in decode(inputs[segments == 1])
+        ]
+        assert all(each == sorted(each) for each in places) == are_fixed

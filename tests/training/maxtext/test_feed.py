@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.layout import Encoding
 from tests.support.loader_helpers import config_of
 from tests.support.probe_rows_on_disk import (
+    Mixed,
     RowSpec,
     ipv4_probe,
     make_measurements,
@@ -39,9 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return times
 
 
-def test_figures_are_of_the_last_batch_and_sums_of_all(
-    mixed: dict[Encoding, Path], clock: list[float]
-):
+def test_figures_are_of_the_last_batch_and_sums_of_all(mixed: Mixed, clock: list[float]):
     feed = feeding.Feed(build_dataset(config_of(mixed["compact"])), 0, None, step_tflops=0.5)
     iterator = iter(feed)
     # Asked and given: each is waited for 1, 2, 3 and 4 s, and trained on for 10 s.
@@ -64,7 +62,7 @@ def test_figures_are_of_the_last_batch_and_sums_of_all(
     iterator.close()
 
 
-def test_each_host_gives_its_part_of_the_tokens(mixed: dict[Encoding, Path]):
+def test_each_host_gives_its_part_of_the_tokens(mixed: Mixed):
     dataset = build_dataset(config_of(mixed["compact"], host_count=4))
     feed = feeding.Feed(dataset, 0, None, total=feeding.Fed(10, 1, 100, 0.5))
     assert feed.total_of_hosts() == feeding.Fed(10, 1, 400, 0.5)
@@ -80,7 +78,7 @@ def test_throughput_beside_the_peak_of_a_known_chip():
     assert throughput_text(slow, "cpu").endswith(" of 10 s, 0.0123 TFLOP/s per device")
 
 
-def test_padding_is_no_token(mixed: dict[Encoding, Path]):
+def test_padding_is_no_token(mixed: Mixed):
     packed, padded = (
         feeding.Feed(build_dataset(config_of(mixed["compact"], pack=pack)), 0, None)
         for pack in (True, False)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.loader_helpers import config_of, refusal_of
+from tests.support.probe_rows_on_disk import Mixed
 from training import build_dataset
 from training.maxtext.loss_weights import keep_targets, weights_of_kinds
 from training.tokens.kinds import KIND_NAMES, NOTHING, parse
@@ -44,7 +44,7 @@ def take(feed: "feeding.Feed", num_batches: int = 5) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_weight_is_the_share_of_the_targets_that_count(mixed: dict[Encoding, Path]):
+def test_a_weight_is_the_share_of_the_targets_that_count(mixed: Mixed):
     iterator = iter(build_dataset(config_of(mixed["compact"])))
     counted, kept = np.zeros((2, len(KIND_NAMES)))
     for _ in range(60):
@@ -73,7 +73,7 @@ def test_a_weight_is_the_share_of_the_targets_that_count(mixed: dict[Encoding, P
 
 
 @pytest.mark.slow
-def test_hosts_and_resumes_keep_the_same_targets(mixed: dict[Encoding, Path]):
+def test_hosts_and_resumes_keep_the_same_targets(mixed: Mixed):
     whole = take(make_feed(mixed["compact"]))
     parts = [take(make_feed(mixed["compact"], host_count=2, host_index=host)) for host in (0, 1)]
     for number, of_hosts in enumerate(zip(*parts, strict=True)):
@@ -91,7 +91,7 @@ def test_hosts_and_resumes_keep_the_same_targets(mixed: dict[Encoding, Path]):
 
 
 @pytest.mark.slow
-def test_other_seeds_and_places_keep_other_targets(mixed: dict[Encoding, Path]):
+def test_other_seeds_and_places_keep_other_targets(mixed: Mixed):
     iterator = iter(build_dataset(config_of(mixed["compact"])))
     batch = next(iterator)
     iterator.close()
@@ -106,7 +106,7 @@ def test_other_seeds_and_places_keep_other_targets(mixed: dict[Encoding, Path]):
 
 
 @pytest.mark.slow
-def test_tokens_are_counted_before(mixed: dict[Encoding, Path]):
+def test_tokens_are_counted_before(mixed: Mixed):
     weighed, plain = make_feed(mixed["compact"]), make_feed(mixed["compact"])
     plain.weigh = None
     assert sum(map(np.count_nonzero, take(weighed))) < sum(map(np.count_nonzero, take(plain)))
@@ -114,7 +114,7 @@ def test_tokens_are_counted_before(mixed: dict[Encoding, Path]):
 
 
 @pytest.mark.slow
-def test_training_alone_is_weighed(mixed: dict[Encoding, Path], monkeypatch: pytest.MonkeyPatch):
+def test_training_alone_is_weighed(mixed: Mixed, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(iterators, "MultiHostDataLoadIterator", lambda feed, *_, **__: feed)
     files = [f"network_{of}_files={mixed['compact']}" for of in ("train", "eval")]
     place = ["base_output_directory=runs", "run_name=test"]

@@ -56,10 +56,6 @@ def test_records_lie_where_their_sizes_say(written: tuple[Path, list[bytes]]) ->
         assert content[offset : offset + len(record)].tobytes() == record
 
 
-def test_a_shard_without_records_has_no_offsets() -> None:
-    assert len(record_offsets(np.zeros(0, np.int32))) == 0
-
-
 def test_what_was_written_is_intact_and_nothing_else(written: tuple[Path, list[bytes]]) -> None:
     path, records = written
     sizes = np.array([len(record) for record in records])
@@ -87,9 +83,6 @@ def test_records_in_another_form_are_left_to_array_record(tmp_path: Path, option
     assert not any(is_intact(file, int(offset), 1000) for offset in offsets)
 
 
-# --- rows in place --------------------------------------------------------------------------------
-
-
 def rows_of_all_sizes() -> list[RowSpec]:
     """Small rows, rows that are read whole, and rows that are used in place."""
     return [
@@ -103,8 +96,11 @@ def rows_of_all_sizes() -> list[RowSpec]:
     ]
 
 
+type Sizes = dict[tuple[str, str], Path]  # by encoding and compression
+
+
 @pytest.fixture(scope="module")
-def sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Sizes:
     """`rows_of_all_sizes` in both encodings, as they are and compressed."""
     folder = tmp_path_factory.mktemp("sizes")
     return {
@@ -119,18 +115,14 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Pat
 @pytest.mark.slow
 @both_encodings
 @pytest.mark.parametrize("on_bad_row", ["fail", "skip"])
-def test_batches_do_not_depend_on_the_compression(
-    sizes: dict[tuple[str, str], Path], encoding: Encoding, on_bad_row: str
-) -> None:
+def test_compressed_shards(sizes: Sizes, encoding: Encoding, on_bad_row: str) -> None:
     config = {"batch_size": 4, "crop_size": 512, "on_bad_row": on_bad_row}
     compressed = host_batches(sizes[encoding, "zstd"], 90, **config)
     assert is_same(host_batches(sizes[encoding, "plain"], 90, **config), compressed)
 
 
 @both_encodings
-def test_large_rows_are_used_in_place_and_small_ones_copied(
-    sizes: dict[tuple[str, str], Path], encoding: Encoding
-) -> None:
+def test_large_rows_are_used_in_place(sizes: Sizes, encoding: Encoding) -> None:
     shards = find_shards(str(sizes[encoding, "plain"]))
     rows = load_rows(shards)
     reader = ShardReader(shards, rows)
@@ -143,9 +135,7 @@ def test_large_rows_are_used_in_place_and_small_ones_copied(
 
 
 @both_encodings
-def test_large_rows_on_gs_are_fetched_by_their_blocks(
-    sizes: dict[tuple[str, str], Path], gcs: Gcs, encoding: Encoding
-) -> None:
+def test_large_rows_on_gs(sizes: Sizes, gcs: Gcs, encoding: Encoding) -> None:
     bucket = gcs.make_bucket()
     gcs.upload(sizes[encoding, "plain"], f"{bucket}/rows")
     config = {"batch_size": 4, "crop_size": 512}
@@ -160,9 +150,7 @@ def test_large_rows_on_gs_are_fetched_by_their_blocks(
 
 @pytest.mark.parametrize("n", [9, 300, 60_000])
 @both_encodings
-def test_a_flipped_bit_in_a_row_names_its_record(
-    tmp_path: Path, encoding: Encoding, n: int
-) -> None:
+def test_flipped_bit_in_a_row(tmp_path: Path, encoding: Encoding, n: int) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(n, i)) for i in range(4)]
     dataset = write_dataset(tmp_path / "rows", rows, encoding, 1, (), PLAIN)
     table = load_rows(find_shards(str(dataset)))

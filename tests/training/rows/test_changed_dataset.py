@@ -1,11 +1,13 @@
-"""A dataset that was changed or damaged after it was written: the error names what is wrong."""
+"""A dataset that was changed or damaged after it was written; rows that cannot be read."""
 
 import dataclasses
+import itertools
+import logging
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,34 +15,48 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.dataset.layout import Encoding
-from beam_pipeline.dataset.manifest import (
-    MANIFEST_NAME,
-    Manifest,
-    write_success,
-)
+from beam_pipeline.dataset.manifest import MANIFEST_NAME, Manifest, write_success
 from beam_pipeline.dataset.row_codec import decode_record
+from beam_pipeline.errors import ProbelineError
 from tests.conftest import Gcs
-from tests.support.codec_rows import both_encodings
-from tests.support.loader_helpers import read_all, refusal_of
+from tests.support.batches import Epochs, global_batches, host_batches, is_same
+from tests.support.helpers import quick_and_slow
+from tests.support.loader_helpers import (
+    FEEDS,
+    VARIANTS,
+    all_variants,
+    config_of,
+    feed_of,
+    open_iterator,
+    read_all,
+    refusal_of,
+    round_trip,
+)
 from tests.support.probe_rows_on_disk import (
+    CROP,
+    Mixed,
     RowSpec,
     damage_record,
     ipv4_probe,
     make_measurements,
+    mixed_rows,
     read_records,
     restamp,
     shard_paths,
+    spoil_records,
     write_dataset,
+    write_mixed,
     write_records,
 )
+from training import assert_resumes_exactly
 from training.dataset import DataConfig, build_dataset
-from training.rows.row_source import BadRowError, ProbeRowDataSource
+from training.rows.row_source import ProbeRowDataSource
 from training.rows.row_table import find_shards
 from training.rows.shard_reader import check_shards
 
 
 @pytest.fixture
-def copy(mixed: dict[Encoding, Path], tmp_path: Path) -> Path:
+def copy(mixed: Mixed, tmp_path: Path) -> Path:
     """A dataset to change."""
     return Path(shutil.copytree(mixed["arrow"], tmp_path / "copy"))
 
@@ -52,9 +68,6 @@ def first_batches(dataset: Path | str, num_batches: int = 20, **config: Any) -> 
     for _ in range(num_batches):
         if next(iterator, None) is None:
             break
-
-
-# --- a dataset that was changed -------------------------------------------------------------------
 
 
 def users(dataset: Path | str) -> list[Callable[[], object]]:
@@ -165,36 +178,6 @@ def test_a_shard_that_is_no_array_record_is_named(copy: Path) -> None:
         refusal_of(use, f"{path} record", "copy the dataset again")
 
 
-# --- damaged records ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", ["group_size:1,zstd:1", "group_size:1,uncompressed"])
-@both_encodings
-def test_flipped_bytes_in_a_shard_name_its_record(
-    tmp_path: Path, encoding: Encoding, options: str
-) -> None:
-    rows = [RowSpec(ipv4_probe(i), make_measurements(90, i)) for i in range(10)]
-    dataset = write_dataset(tmp_path / "rows", rows, encoding, 1, array_record_options=options)
-    (path,) = shard_paths(dataset)
-    data = bytearray(path.read_bytes())
-    at = len(data[: 1 << 16].rstrip(b"\0")) // 2  # the records are in the first block
-    data[at : at + 8] = bytes(255 - byte for byte in data[at : at + 8])
-    path.write_bytes(data)
-    for use in users(dataset):
-        line = refusal_of(use, "copy the dataset again", "on_bad_row=skip")
-        assert re.match(rf"{path} record \d: ", line)
-    good = bad = 0
-    source = ProbeRowDataSource(str(dataset))
-    for index in range(len(source)):
-        try:
-            assert len(source[index]["measurements"]) == 90
-            good += 1
-        except BadRowError as error:
-            assert str(error).startswith(f"{path} record {index}: ")
-            bad += 1
-    assert (good, bad) == (9, 1)
-
-
 def offset_in_record(record: bytes, what: str) -> int:
     """Returns where, in the record of a row of mixed families, a kind of damage belongs."""
     row = decode_record(record)
@@ -218,9 +201,7 @@ def offset_in_record(record: bytes, what: str) -> int:
         *(("compact", what) for what in ("src_id", "head", "measurements", "n", "families")),
     ],
 )
-def test_a_record_whose_content_is_damaged_is_named(
-    tmp_path: Path, n: int, encoding: Encoding, what: str
-) -> None:
+def test_record_with_damaged_content(tmp_path: Path, n: int, encoding: Encoding, what: str) -> None:
     """ArrayRecord's own checksum holds: the record was damaged before it was written."""
     rows = [RowSpec(ipv4_probe(i), make_measurements(n, i, ipv6_share=0.5)) for i in range(6)]
     dataset = write_dataset(tmp_path / "rows", rows, encoding, 1)
@@ -246,10 +227,7 @@ def test_a_record_whose_content_is_damaged_is_named(
     assert all(len(source[index]["measurements"]) == n for index in range(6) if index != 3)
 
 
-# --- gs:// ----------------------------------------------------------------------------------------
-
-
-def test_changed_objects_are_refused(mixed: dict[Encoding, Path], gcs: Gcs, tmp_path: Path) -> None:
+def test_changed_objects_are_refused(mixed: Mixed, gcs: Gcs, tmp_path: Path) -> None:
     bucket = gcs.make_bucket()
     gcs.upload(mixed["arrow"], f"{bucket}/rows")
     path = shard_paths(mixed["arrow"])[1]
@@ -266,3 +244,169 @@ def test_changed_objects_are_refused(mixed: dict[Encoding, Path], gcs: Gcs, tmp_
         refusal_of(use, f"{name} has {len(data) - 5} bytes, not {len(data)}")
     for use in users(f"{bucket}/nothing"):
         refusal_of(use, f"{bucket}/nothing is not a finished dataset")
+
+
+def names_of(dataset: Path) -> list[tuple[int, int, str, int]]:
+    """Returns (shard, position, src_addr, n_measurements) of every row."""
+    return [
+        (shard, position, row.src_addr, row.n_measurements)
+        for shard, path in enumerate(shard_paths(dataset))
+        for position, row in enumerate(map(decode_record, read_records(path)))
+    ]
+
+
+class Spoilt(NamedTuple):
+    dataset: Path
+    bad: set[tuple[int, int]]  # shards and positions of rows that cannot be read
+    left: list[RowSpec]  # the others
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Spoilt:
+    """`mixed_rows` of which every sixth cannot be read."""
+    dataset = write_mixed(tmp_path_factory.mktemp("spoilt"))["compact"]
+    names = [name for name in names_of(dataset) if name[2] != "192.0.2.77"][::6]
+    bad = {(shard, position) for shard, position, *_ in names}
+    spoil_records(dataset, bad)
+    bad_sources = {name[2] for name in names}
+    left = [row for row in mixed_rows() if row.src_addr not in bad_sources]
+    assert len(mixed_rows()) - len(left) == len(bad)
+    return Spoilt(dataset, bad, left)
+
+
+def test_a_bad_row_ends_the_run_with_its_name(spoilt: Spoilt) -> None:
+    dataset, bad, _ = spoilt
+    for feed in FEEDS:
+        config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1, **feed_of(dataset, feed)}
+        line = refusal_of(lambda: host_batches(dataset, **config), "on_bad_row=skip")  # noqa: B023
+        found = re.match(r"(.*) record (\d+): ", line)
+        assert found
+        shard = [str(path) for path in shard_paths(dataset)].index(found[1])
+        assert (shard, int(found[2])) in bad
+
+
+@pytest.mark.parametrize("host_count", [1, 2, 8])
+@pytest.mark.parametrize("num_epochs", [1, 2])
+def test_skipped_rows_and_all_others(spoilt: Spoilt, host_count: int, num_epochs: int) -> None:
+    dataset, _, left = spoilt
+    config = {"batch_size": 8, "crop_size": CROP, "num_epochs": num_epochs, "on_bad_row": "skip"}
+    batches = global_batches(dataset, host_count, **config)
+    Epochs(write_good(dataset, left), left, num_epochs).check(batches)
+
+
+def write_good(dataset: Path, rows: Sequence[RowSpec]) -> Path:
+    """Returns a dataset of the rows that can be read, for what they must give."""
+    folder = dataset.parent / "good"
+    return folder if folder.exists() else write_dataset(folder, rows, "compact")
+
+
+@all_variants
+@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize("host_count", quick_and_slow([2, 8], [8]))
+def test_skipped_rows_on_hosts(spoilt: Spoilt, host_count: int, variant: str, feed: str) -> None:
+    dataset, _, _ = spoilt
+    config = {"batch_size": 8, "crop_size": CROP, "on_bad_row": "skip", **VARIANTS[variant]}
+    alone = host_batches(dataset, 25, **config)
+    found = global_batches(dataset, host_count, 25, **config, **feed_of(dataset, feed))
+    assert is_same(found, alone)
+
+
+@pytest.mark.slow
+def test_bad_rows_are_logged_and_counted(spoilt: Spoilt, caplog: pytest.LogCaptureFixture) -> None:
+    dataset, bad, _ = spoilt
+    for feed in ({}, {"num_threads": 4}, {"num_workers": 1}):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="training"):
+            iterator = open_iterator(dataset, batch_size=1, num_epochs=2, on_bad_row="skip", **feed)
+            assert len(list(iterator)) > 20
+        messages = [record.getMessage() for record in caplog.records if record.name == "training"]
+        assert len(messages) == len(bad)
+        assert {tuple(row) for row in iterator.get_state()["datasets"][0]["skipped_rows"]} == bad
+        paths = shard_paths(dataset)
+        for shard, position in bad:
+            assert any(f"{paths[shard]} record {position}: " in message for message in messages)
+        iterator.close()
+
+
+def test_a_resumed_run_leaves_out_and_counts_the_same_rows(spoilt: Spoilt) -> None:
+    dataset, bad, _ = spoilt
+    config = config_of(dataset, on_bad_row="skip")
+    assert_resumes_exactly(build_dataset(config), 20)
+    straight, resumed = iter(build_dataset(config)), iter(build_dataset(config))
+    for number in range(40):
+        next(straight)
+        if number == 5:
+            resumed.set_state(round_trip(straight.get_state()))
+            assert 0 < len(resumed.get_state()["datasets"][0]["skipped_rows"]) < len(bad)
+        if number > 5:
+            next(resumed)
+    assert resumed.get_state() == straight.get_state()
+
+
+def test_many_bad_small_rows_one_after_the_other(tmp_path: Path) -> None:
+    """More of them than a crop has room for; none of the others may be lost or made up."""
+    rows = [RowSpec(ipv4_probe(i), make_measurements(1, i)) for i in range(300)]
+    dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
+    bad = {source for _, position, source, _ in names_of(dataset) if 20 <= position < 220}
+    spoil_records(dataset, {(0, position) for position in range(20, 220)})
+    left = [row for row in rows if row.src_addr not in bad]
+    good = write_good(dataset, left)
+    config = {"batch_size": 2, "crop_size": CROP, "num_epochs": 1, "on_bad_row": "skip"}
+    for hosts, shuffle in itertools.product((1, 2), (False, True)):
+        Epochs(good, left, 1).check(global_batches(dataset, hosts, shuffle=shuffle, **config))
+
+
+@pytest.fixture(scope="module")
+def slightly_damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Large rows, one destination of each third one damaged: most contexts never meet it."""
+    rows = [RowSpec(ipv4_probe(i), make_measurements(600, i)) for i in range(12)]
+    dataset = write_dataset(tmp_path_factory.mktemp("slightly") / "rows", rows, "arrow", 1)
+    (path,) = shard_paths(dataset)
+    for position in range(0, 12, 3):
+        record = read_records(path)[position]
+        text = decode_record(record).to_arrow().column("dst_addr")[300].as_py().encode()
+        damage_record(dataset, 0, position, record.index(text), b"?")
+    return dataset
+
+
+def test_a_row_damaged_in_one_place_is_bad_for_all_hosts_or_none(slightly_damaged: Path) -> None:
+    config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 2, "on_bad_row": "skip"}
+    alone = host_batches(slightly_damaged, **config)
+    for host_count in (2, 4, 8):
+        found = global_batches(slightly_damaged, host_count, **config)
+        assert is_same(found[: len(alone)], alone), host_count
+
+
+def test_a_row_damaged_in_one_place_is_bad_after_a_resume_too(slightly_damaged: Path) -> None:
+    config: dict[str, Any] = {"batch_size": 4, "on_bad_row": "skip"}
+    whole = host_batches(slightly_damaged, 120, crop_size=CROP, **config)
+    for step in (30, 45, 60, 75, 90):
+        iterator = open_iterator(slightly_damaged, **config)
+        for _ in range(step):
+            next(iterator)
+        resumed = open_iterator(slightly_damaged, **config)
+        resumed.set_state(round_trip(iterator.get_state()))
+        assert is_same([next(resumed) for _ in range(30)], whole[step : step + 30]), step
+
+
+@pytest.mark.parametrize("n", [3, 100], ids=["small", "large"])
+@pytest.mark.parametrize("num_epochs", [None, 1, 3])
+@pytest.mark.parametrize("sampler", ["rows", "windows"])
+def test_bad_rows_only(tmp_path: Path, n: int, num_epochs: int | None, sampler: str) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(n, i)) for i in range(9)]
+    dataset = write_dataset(tmp_path / "rows", rows, "arrow", 1)
+    spoil_records(dataset, {(0, position) for position in range(9)})
+    config = {"batch_size": 2, "crop_size": CROP, "num_epochs": num_epochs, "sampler": sampler}
+    for hosts in (1, 2):
+        try:
+            batches = global_batches(dataset, hosts, 100, on_bad_row="skip", **config)
+        except ProbelineError as error:
+            assert "no readable row" in str(error) and str(shard_paths(dataset)[0]) in str(error)
+        else:
+            assert num_epochs and not any(b["inputs_segmentation"].any() for b in batches)
+
+
+@pytest.mark.slow
+def test_errors_of_workers_are_as_those_of_one_process(spoilt: Spoilt) -> None:
+    config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1, "num_workers": 1}
+    refusal_of(lambda: host_batches(spoilt[0], **config), "record", "on_bad_row=skip")

@@ -1,8 +1,10 @@
 """Rows on `gs://`: the same batches, from few requests, each for little more than is needed."""
 
+import contextlib
 import logging
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,14 @@ def uploaded(gcs: Gcs, dataset: Path) -> str:
     return f"{bucket}/rows"
 
 
+@contextlib.contextmanager
+def through_proxy(gcs: Gcs, monkeypatch: pytest.MonkeyPatch, every: int = 0) -> Iterator[FaultyGcs]:
+    with faulty(gcs.endpoint, every) as proxy, monkeypatch.context() as patch:
+        for name in ("STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_ENDPOINT"):
+            patch.setenv(name, proxy.endpoint)
+        yield proxy
+
+
 def shard_requests(proxy: FaultyGcs) -> Counter[str]:
     """Returns the number of requests for each shard, listings left out."""
     names = (request.name.rpartition("/")[2] for request in proxy.requests)
@@ -54,9 +64,7 @@ def shard_requests(proxy: FaultyGcs) -> Counter[str]:
 
 
 @pytest.mark.parametrize("feed", FEEDS)
-def test_batches_from_gs_are_those_from_disk(
-    plain: Path, gcs: Gcs, tmp_path: Path, feed: str
-) -> None:
+def test_batches_from_gs(plain: Path, gcs: Gcs, tmp_path: Path, feed: str) -> None:
     folder, expected = uploaded(gcs, plain), batches_of(plain)
     for files in (folder, f"{folder}/train/*.arrayrecord"):
         assert is_same(batches_of(files, **feed_of(tmp_path / "rows", feed)), expected)
@@ -74,14 +82,12 @@ def test_a_worker_reads_gs(plain: Path, gcs: Gcs) -> None:
 
 
 @pytest.mark.parametrize("options", [OPTIONS, PLAIN])
-def test_a_cache_is_filled_with_one_request_for_each_shard(
+def test_requests_for_a_cache(
     gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
     dataset = write_dataset(tmp_path / "rows", mixed_rows(), "compact", NUM_SHARDS, (), options)
     folder, cache = uploaded(gcs, dataset), tmp_path / "cache"
-    with faulty(gcs.endpoint) as proxy, monkeypatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        patch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", proxy.endpoint)
+    with through_proxy(gcs, monkeypatch) as proxy:
         found = batches_of(folder, cache_dir=str(cache))
         assert set(shard_requests(proxy).values()) == {1}
         assert len(proxy.requests) <= 3 * NUM_SHARDS + 2
@@ -96,41 +102,32 @@ def test_a_cache_is_filled_with_one_request_for_each_shard(
 
 
 @pytest.mark.slow
-def test_a_cache_is_filled_over_a_bad_network(
+def test_cache_filled_over_a_bad_network(
     plain: Path, gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = uploaded(gcs, plain)
-    with faulty(gcs.endpoint, every=2) as proxy, monkeypatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+    with through_proxy(gcs, monkeypatch, every=2) as proxy:
         assert is_same(batches_of(folder, cache_dir=str(tmp_path)), batches_of(plain))
         assert len(proxy.faults) > 2
 
 
-def test_small_rows_that_lie_together_are_fetched_together(
-    gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_for_small_rows(gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(5, i)) for i in range(400)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", 2, (), PLAIN)
     folder, expected = uploaded(gcs, dataset), batches_of(dataset, 20)
-    with faulty(gcs.endpoint) as proxy, monkeypatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        patch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", proxy.endpoint)
+    with through_proxy(gcs, monkeypatch) as proxy:
         assert is_same(batches_of(folder, 20), expected)
         assert max(shard_requests(proxy).values()) <= 20  # one a batch
 
 
-def test_a_row_is_fetched_and_nothing_else(
-    gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_fetched_for_rows(gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = (8_000, 60_000)  # measurements: read as a record, and used in place
     rows = [RowSpec(ipv4_probe(i), make_measurements(sizes[i % 2], i)) for i in range(8)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", 2, (), PLAIN)
     folder, config = uploaded(gcs, dataset), {"num_epochs": 1}
     expected = batches_of(dataset, **config)
     num_bytes = sum(path.stat().st_size for path in shard_paths(dataset))
-    with faulty(gcs.endpoint) as proxy, monkeypatch.context() as patch:
-        patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        patch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", proxy.endpoint)
+    with through_proxy(gcs, monkeypatch) as proxy:
         assert is_same(batches_of(folder, **config), expected)
         fetched = [r for r in proxy.requests if r.name.endswith(".arrayrecord")]
         assert len(fetched) <= len(rows) + 8  # a row that two lanes share may come again
@@ -148,7 +145,7 @@ def test_compressed_rows_need_a_cache(gcs: Gcs, tmp_path: Path) -> None:
     assert build_dataset(config_of(folder, cache_dir=str(tmp_path / "cache")))
 
 
-def test_a_shard_that_goes_missing_is_no_bad_row(
+def test_missing_shard_is_not_a_bad_row(
     plain: Path, gcs: Gcs, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = uploaded(gcs, plain)

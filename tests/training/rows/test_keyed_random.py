@@ -24,48 +24,18 @@ from training.rows.keyed_random import (
     permuted,
 )
 
-# Kernels of tests are not cached: numba does not see when what they call has changed.
 
-
-@njit
-def words(key, count):
+def drawn(draw, key, count, *limit):
+    """The first numbers of a key's stream."""
     stream = np.full(1, key, np.uint64)
-    values = np.empty(count, np.uint64)
-    for i in range(count):
-        values[i] = next_word(stream)
-    return values
+    return [draw(stream, *limit) for _ in range(count)]
 
 
-@njit
-def below(key, limit, count):
-    stream = np.full(1, key, np.uint64)
-    values = np.empty(count, np.int64)
-    for i in range(count):
-        values[i] = next_below(stream, limit)
-    return values
+def permutation(size, key):
+    return np.array([permuted(place, size, key) for place in range(size)])
 
 
-@njit
-def uniforms(key, count):
-    stream = np.full(1, key, np.uint64)
-    values = np.empty(count)
-    for i in range(count):
-        values[i] = next_uniform(stream)
-    return values
-
-
-@njit
-def firsts_of(keys):
-    """The first uniform number of each key's stream."""
-    stream = np.empty(1, np.uint64)
-    values = np.empty(len(keys))
-    for i in range(len(keys)):
-        stream[0] = keys[i]
-        values[i] = next_uniform(stream)
-    return values
-
-
-@njit
+@njit  # not cached: numba does not see when what it calls has changed
 def key_in_kernel(values):
     key = np.uint64(0)
     for value in values:
@@ -73,42 +43,19 @@ def key_in_kernel(values):
     return key
 
 
-@njit
-def permutation(size, key):
-    places = np.empty(size, np.int64)
-    for i in range(size):
-        places[i] = permuted(i, size, key)
-    return places
-
-
-@njit
-def places_of(index, size, keys):
-    places = np.empty(len(keys), np.int64)
-    for i in range(len(keys)):
-        places[i] = permuted(index, size, keys[i])
-    return places
-
-
-def chi_square(counts: np.ndarray) -> float:
-    expected = counts.sum() / counts.size
-    return float(((counts - expected) ** 2 / expected).sum())
-
-
 def assert_even(counts: np.ndarray) -> None:
-    assert counts.sum() / counts.size >= 20
-    assert chi_square(counts) < most_chi_square(counts.size - 1)
+    expected = counts.sum() / counts.size
+    assert expected >= 20
+    assert ((counts - expected) ** 2 / expected).sum() < most_chi_square(counts.size - 1)
 
 
 def keys(count: int, *above: int) -> np.ndarray:
     return np.array([key_of(*above, i) for i in range(count)], np.uint64)
 
 
-# --- streams ------------------------------------------------------------------------------------
-
-
 def test_a_stream_is_splitmix64():
     # As published: https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64
-    assert words(np.uint64(1234567), 5).tolist() == [
+    assert drawn(next_word, np.uint64(1234567), 5) == [
         6457827717110365317,
         3203168211198807973,
         9817491932198370423,
@@ -119,26 +66,18 @@ def test_a_stream_is_splitmix64():
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 64, 1000, 4099])
 def test_next_below_is_uniform(limit):
-    values = below(key_of(1, limit), limit, 200_000)
+    values = np.array(drawn(next_below, key_of(1, limit), 200_000, limit))
     assert values.min() >= 0
     assert values.max() < limit
     assert_even(np.bincount(values, minlength=limit))
 
 
 def test_next_uniform_is_uniform_and_below_1():
-    values = uniforms(key_of(3), 100_000)
+    values = np.array(drawn(next_uniform, key_of(3), 100_000))
     assert values.min() >= 0.0
     assert values.max() < 1.0
     assert distance(values.tolist()) < most_deviation(len(values))
 
-
-@pytest.mark.parametrize("lag", [1, 2, 3])
-def test_numbers_of_a_stream_do_not_depend_on_those_before(lag):
-    cells = (uniforms(key_of(4), 200_000) * 30).astype(int)
-    assert_even(np.bincount(cells[:-lag] * 30 + cells[lag:], minlength=900))
-
-
-# --- keys ---------------------------------------------------------------------------------------
 
 integers = st.one_of(
     st.sampled_from([0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1]),
@@ -190,13 +129,10 @@ def test_one_bit_of_a_value_changes_every_bit_of_the_key_half_the_time(changed):
     ],
 )
 def test_streams_of_neighbouring_keys_are_unrelated(neighbours):
-    firsts = firsts_of(np.array(neighbours, np.uint64))
+    firsts = np.array([drawn(next_uniform, key, 1)[0] for key in neighbours])
     assert distance(firsts.tolist()) < most_deviation(len(firsts))
     cells = (firsts * 30).astype(int)
     assert_even(np.bincount(cells[:-1] * 30 + cells[1:], minlength=900))
-
-
-# --- permutations -------------------------------------------------------------------------------
 
 
 @settings(max_examples=num_examples(100))
@@ -215,7 +151,7 @@ def test_permuted_takes_sizes_that_no_array_could_have():
 @pytest.mark.parametrize("size", quick_and_slow([64, 100, 300, 1025], [100]))
 def test_permuted_takes_an_index_anywhere(size):
     for index in (0, 1, size // 2, size - 1):
-        places = places_of(index, size, keys(40_000, 8, index))
+        places = [permuted(index, size, key) for key in keys(40_000, 8, index)]
         assert_even(np.bincount(places, minlength=size))
 
 

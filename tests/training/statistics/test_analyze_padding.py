@@ -1,21 +1,32 @@
-"""The analysis of padding: what it measures is true, and a good dataset passes its checks."""
+"""The analysis of padding: what it measures is true, and each check finds its fault."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from matplotlib.image import imread
 
-from tests.support.dataset_analysis import BRIEF, analyse, dataset_of, results
+from beam_pipeline import main as pipeline
+from beam_pipeline.errors import ProbelineError
+from tests.support.damaged_dataset import DamagedDataset
+from tests.support.damaged_dataset import arrow_dataset as arrow_dataset
+from tests.support.damaged_dataset import compact_dataset as compact_dataset
+from tests.support.damaged_dataset import copy as copy
 from tests.support.helpers import quick_and_slow
 from training.analyze_padding import main
+from training.dataset import DataConfig, build_dataset
 from training.extent import AnalysisExtent
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
+from training.statistics import checks
 from training.statistics.analysis import (
     SIZE_NAMES,
     SMALL,
@@ -24,11 +35,54 @@ from training.statistics.analysis import (
     measure,
     size_classes,
 )
-from training.statistics.collector import repeats_of
+from training.statistics.collector import collect, repeats_of
 from training.statistics.summary import summarise
 from training.tokens.draws import MODE_NAMES
-from training.tokens.example_faults import BATCH_KEYS, decoded, segments_of
+from training.tokens.example_faults import (
+    BATCH_KEYS,
+    Tally,
+    context_fault,
+    decoded,
+    segments_of,
+    time_fault,
+)
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse
+from training.tokens.tokenizer import Measurement
+
+BRIEF = ("--max_rows=40", "--num_batches=4")
+
+
+def dataset_of(folder: Path, counts: list[int], num_destinations: int) -> Path:
+    """Writes a dataset of a probe for each number of measurements."""
+    n = sum(counts)
+    table = pa.table(
+        {
+            "event_time": pa.array(1_700_000_000 + 300 * np.arange(n), pa.timestamp("s")),
+            "src_addr": np.repeat([f"192.0.2.{number}" for number in range(len(counts))], counts),
+            "dst_addr": [f"198.51.100.{i % num_destinations}" for i in range(n)],
+            "ip_version": pa.array([4] * n, pa.int8()),
+            "rtt": pa.array(np.arange(n) / 7 + 1, pa.float32()),
+        }
+    )
+    pq.write_table(table, folder / "in.parquet")
+    flags = [f"--input={folder}/in.parquet", f"--output={folder}/rows"]
+    assert pipeline.main([*flags, "--measurement_encoding=arrow"]) == 0
+    return folder / "rows"
+
+
+def analyse(folder: Path, output: Path, *flags: str) -> tuple[int, dict[str, Any]]:
+    """Returns the exit code and what figures.json holds."""
+    code = main([str(folder), f"--output={output}", *BRIEF, *flags])
+    return code, json.loads((output / "figures.json").read_bytes())
+
+
+def results(figures: dict[str, Any]) -> dict[str, str]:
+    return {check["name"]: check["result"] for check in figures["checks"]}
+
+
+def failed(figures: dict[str, Any]) -> set[str]:
+    return {name for name, result in results(figures).items() if result == "FAIL"}
+
 
 PICTURES = (
     *("padding.png", "modes.png", "contexts_per_row.png", "repeats.png"),
@@ -38,12 +92,16 @@ PICTURES = (
 
 
 @pytest.fixture(scope="session")
+def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifty probes of 3 to 23 measurements: none has enough for a crop."""
+    counts = [3 + number % 21 for number in range(50)]
+    return dataset_of(tmp_path_factory.mktemp("padding"), counts, num_destinations=250)
+
+
+@pytest.fixture(scope="session")
 def dataset_with_repeats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three probes that ping the same forty destinations in turn."""
     return dataset_of(tmp_path_factory.mktemp("padding"), [700] * 3, num_destinations=40)
-
-
-# --- good datasets ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("encoding", quick_and_slow(["arrow", "compact"], ["compact"]))
@@ -141,9 +199,6 @@ def test_parts_of_a_dataset(compact_dataset: Path, tmp_path: Path) -> None:
     assert results(figures)["row_count"] == "not applicable"
 
 
-# --- figures --- -------------------------------------------------------------------
-
-
 def test_figures_of_small_rows_agree_with_the_sampler(small_dataset: Path) -> None:
     figures = measure(str(small_dataset), AnalysisExtent(seed=3, max_rows=30, num_batches=1))
     source, sampler = ProbeRowDataSource(str(small_dataset)), ProbeRowSampler(seed=3)
@@ -214,9 +269,6 @@ def test_sizes_and_families(arrow_dataset: Path) -> None:
         assert families[number] == {(4,): 0, (6,): 1, (4, 6): 2}[tuple(sorted(versions))]
 
 
-# --- the command --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -224,38 +276,17 @@ def test_sizes_and_families(arrow_dataset: Path) -> None:
         (["--num-batches=-1"], "--num_batches=-1"),
         (["--crop_size=10"], "crop_size is 10: it must be an integer from 64"),
         (["--bogus"], "unrecognized arguments: --bogus"),
+        (["nowhere"], "is not a finished dataset"),
+        (["--output=/dev/null"], "cannot write into"),
     ],
 )
 def test_invalid_flags(
     flags: list[str], words: str, compact_dataset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(compact_dataset), *flags]) == 2
+    dataset = [] if flags == ["nowhere"] else [str(compact_dataset)]
+    assert main([*dataset, *flags]) == 2
     captured = capsys.readouterr()
     assert words in captured.err and captured.err.count("\n") == 1 and not captured.out
-
-
-def test_no_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 2
-    assert "is not a finished dataset" in capsys.readouterr().err
-
-
-def test_output_that_is_a_file(
-    compact_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    assert main([str(compact_dataset), f"--output={tmp_path}/file"]) == 2
-    assert "cannot write into" in capsys.readouterr().err
-
-
-def test_without_matplotlib(
-    compact_dataset: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main([str(compact_dataset), *BRIEF, f"--output={tmp_path}"]) == 2
-    assert "pip install 'probeline[report]'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -266,3 +297,93 @@ def test_needs_neither_beam_nor_matplotlib_for_tables(compact_dataset: Path) -> 
         "sys.exit(code + 10 * ('apache_beam' in sys.modules) + 20 * ('matplotlib' in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
+
+
+@pytest.mark.slow
+def test_damaged_record(copy: DamagedDataset, tmp_path: Path) -> None:
+    shard, at = copy.replace(copy.single(), b"no row at all", index=False)
+    code, figures = analyse(copy.folder, tmp_path / "out", "--max_rows=1000")
+    assert code == 1
+    # The lane whose only row it is has nothing to give.
+    assert failed(figures) == {"schema", "batch_padding"}
+    check = next(check for check in figures["checks"] if check["name"] == "schema")
+    assert f"{shard} record {at}" in check["measured"]
+
+
+def test_no_readable_row(copy: DamagedDataset, tmp_path: Path) -> None:
+    for shard in copy.shards[:3]:
+        copy.write(shard, [b"nothing"] * len(copy.read(shard)))
+    copy.stamp(index=False)
+    code, figures = analyse(copy.folder, tmp_path / "out")
+    assert code == 1
+    assert failed(figures) == {"schema", "batch_padding"}
+    assert results(figures)["examples"] == "not applicable"
+
+
+def options(**changed: object) -> Callable[[DamagedDataset], object]:
+    return lambda copy: copy.manifest(lambda values: values["options"].update(changed))
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        pytest.param(options(max_row_size_mb=0.01), "row_size", marks=pytest.mark.slow),
+        pytest.param(options(max_row_size_mb=8), "row_count", marks=pytest.mark.slow),  # no split
+        pytest.param(lambda c: c.replace(c.hot()[1]), "row_count", marks=pytest.mark.slow),
+        (options(measurement_encoding="compact"), "schema"),
+    ],
+)
+def test_fault_of_a_dataset(
+    damage: Callable[[DamagedDataset], None], name: str, copy: DamagedDataset, tmp_path: Path
+) -> None:
+    damage(copy)
+    code, figures = analyse(copy.folder, tmp_path / "out")
+    assert code == 1
+    assert name in failed(figures)
+    assert failed(figures) == {name} or name == "schema"
+
+
+@pytest.mark.parametrize(
+    ("limit", "name"),
+    [("MAX_CONTEXT_PADDING", "context_padding"), ("MAX_BATCH_PADDING", "batch_padding")],
+)
+def test_too_much_padding(
+    limit: str,
+    name: str,
+    compact_dataset: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(checks, limit, 0.0)
+    assert main([str(compact_dataset), *BRIEF]) == 1
+    assert f"1 FAILED ({name})" in capsys.readouterr().out
+
+
+def test_unexpected_shape(small_dataset: Path) -> None:
+    batch = next(iter(build_dataset(DataConfig(str(small_dataset), batch_size=8, pack=False))))
+    assert len(collect(batch, (8, 1024)).segments) == 8
+    with pytest.raises(ProbelineError, match=r"int32 \[8, 1024\]"):
+        collect(batch, (8, 512))
+
+
+def test_faults_of_contexts() -> None:
+    def at(*seconds: int | None) -> list[Measurement]:
+        return [Measurement(src_addr="192.0.2.1", event_time=second) for second in seconds]
+
+    assert time_fault(at(5, None, 5, 7)) is None
+    assert time_fault(at(5, None, 4)) == "second 4 comes after 5"
+    good: tuple[str, int, int] = ("192.0.2.1", 5, 9)
+    assert context_fault(at(5, 9, None), *good, "full") is None
+    assert context_fault(at(5, None, None), *good, "full") is not None
+    assert context_fault(at(None, None), *good, "none") is None
+    assert context_fault(at(None, 6), *good, "none") is not None
+    assert context_fault(at(10), *good, None) is not None
+    assert context_fault(at(5), "192.0.2.2", 5, 9, None) is not None
+
+
+def test_few_faults_are_kept() -> None:
+    tally = Tally()
+    tally.take(None, 100)
+    for number in range(50):
+        tally.take(f"fault {number}")
+    assert (tally.num_checked, tally.num_faults, len(tally.faults)) == (150, 50, 5)

