@@ -245,7 +245,10 @@ class ProbeRow:
 
 
 def decode_record(record: bytes) -> ProbeRow:
-    """Reads a record of a shard, an Arrow IPC stream or a tf.train.Example; else ValueError.
+    """Reads a record of a shard; ValueError if it is damaged.
+
+    Args:
+      record: an Arrow IPC stream or a tf.train.Example.
 
     Example:
 

@@ -170,6 +170,10 @@ class Rows(Sequence[ProbeRow]):
 
     Rows are read and decoded on access. Instances are thread-safe and picklable.
 
+    Args:
+      dataset: from `open_dataset`.
+      split: train or test.
+
     Attributes:
       lines: the columns of the row index, NumPy arrays [rows]; times are int64 µs since 1970 UTC.
 

@@ -81,7 +81,8 @@ class NGramConfig:
 
     Args:
       ngram_length: n in tokens, or several values of n.
-      stride, overlap_threshold: see WITHOUT_EFFECT.
+      stride: has no effect.
+      overlap_threshold: has no effect.
 
     Raises:
       UsageError: a length is not between 1 and 2**31 - 1.
@@ -118,7 +119,10 @@ class DeconConfig:
 
     Args:
       removal: what happens to contaminated documents, in `remove_output`.
-      attribute_name, estimated_doc_count, false_positive_rate, mode: see WITHOUT_EFFECT.
+      attribute_name: has no effect, like the next three.
+      estimated_doc_count: see attribute_name.
+      false_positive_rate: see attribute_name.
+      mode: see attribute_name.
 
     Raises:
       UsageError: a value is not allowed.
