@@ -119,10 +119,10 @@ class DeconConfig:
 
     Args:
       removal: what happens to contaminated documents, in `remove_output`.
-      attribute_name: has no effect, like the next three.
-      estimated_doc_count: see attribute_name.
-      false_positive_rate: see attribute_name.
-      mode: see attribute_name.
+      attribute_name: has no effect.
+      estimated_doc_count: has no effect.
+      false_positive_rate: has no effect.
+      mode: has no effect.
 
     Raises:
       UsageError: a value is not allowed.
