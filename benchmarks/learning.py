@@ -107,8 +107,8 @@ def trained(
     def check(_: Path, printed: str) -> Found:
         _python("benchmarks.baselines", f"--checkpoint={folder}", f"--data={rows}", *EXTENT)
         text = (folder / "evaluation" / "evaluation.json").read_text()
-        evaluation = json.loads(_without_root(text))
-        shown = ["python", "-m", "training.train", *map(_without_root, arguments)]
+        evaluation = json.loads(_relative(text, bench))
+        shown = ["python", "-m", "training.train", *(_relative(a, bench) for a in arguments)]
         details = {
             "command": shlex.join(shown),
             "curve": _curve(folder / "metrics.jsonl"),
@@ -144,9 +144,9 @@ def new_run(
     ]
 
 
-def _without_root(text: str) -> str:
-    """Returns a text with this checkout's folders made relative."""
-    return text.replace(f"{ROOT}/", "")
+def _relative(text: str, bench: Bench) -> str:
+    """Returns a text with the folders of this checkout and of the bench's data made relative."""
+    return text.replace(f"{ROOT}/", "").replace(f"{bench.args.data_dir}/", "")
 
 
 def _waiting(printed: str) -> float:

@@ -40,7 +40,8 @@ def check_results(name: str, folder: Path) -> Results:
     document.write_text(f"before\n<!-- bench:{name} -->\nold\n<!-- /bench:{name} -->\nafter\n")
     flags = [f"--bench={name}", f"--document={document}", f"--results={folder}/results"]
     assert table.main(flags) == 0
-    assert "old" not in document.read_text() and "\n| " in document.read_text()
+    text = document.read_text()
+    assert "\nold\n" not in text and "\n| " in text
     return found
 
 

@@ -4,12 +4,15 @@
 folder in place of a bucket, stand-ins for programs that install, open or cost something.
 """
 
+import os
 import shutil
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.engine_servers import free_port, running_server
 from tests.support import documents
 from tests.support.clean_environment import tensorflow as tensorflow
 from tests.support.desk import Desk, make_presumed
@@ -43,8 +46,13 @@ class Python:
 PYTHON = {
     "README.md": Python(
         "import apache_beam as beam\n"
-        "pipeline = beam.Pipeline('apache_beam.runners.portability.fn_api_runner.FnApiRunner')\n"
-        "records = pipeline | beam.Create([b'%08d' % n for n in range(50)])\n"
+        "from beam_pipeline.array_record_io import WriteToArrayRecord\n"
+        "runner = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'\n"
+        "words = [b'%08d' % n for n in range(50)]\n"
+        "with beam.Pipeline(runner) as written:\n"
+        "    written | beam.Create(words) | WriteToArrayRecord('gs/words', num_shards=2)\n"
+        "pipeline = beam.Pipeline(runner)\n"
+        "records = pipeline | beam.Create(words)\n"
         "import os; os.chdir(os.environ['HOME'])",
         "assert row.to_arrow().num_rows == row.n_measurements > 0\n"
         "assert batch['inputs'].shape == (256, 1024)",
@@ -96,12 +104,20 @@ def test_the_blocks_of_a_page_run(page: str, desk: Desk, request: pytest.Fixture
         request.getfixturevalue("prism")
         flink_is_built()
     scripts: dict[str, list[str]] = {}
-    for block in blocks(page):
-        if block.language == "python":
-            needed = "tensorflow" if "tensorflow" in block.text else "python"
-            scripts.setdefault(needed, []).append(block.text)
-        else:
-            desk.run(block)
+    port = str(free_port())
+    with ExitStack() as servers:
+        for block in blocks(page):
+            text = block.text.replace("8099", port)
+            if block.language == "python":
+                needed = "tensorflow" if "tensorflow" in text else "python"
+                scripts.setdefault(needed, []).append(text)
+            elif "flink_server.sh" in text:
+                command = ["bash", "-c", text.replace(port, f"{port} {desk.folder}/flink")]
+                log, variables = desk.folder / "flink.log", dict(os.environ)
+                server = running_server("Flink", command, int(port), log, variables)
+                servers.enter_context(server)
+            else:
+                desk.run(replace(block, text=text))
     around = PYTHON.get(page, Python())
     for needed, texts in scripts.items():
         python = needed if needed == "python" else request.getfixturevalue(needed)

@@ -205,7 +205,7 @@ def test_a_killed_worker_changes_nothing(
             break
         except subprocess.TimeoutExpired:
             assert (tmp_path / "killed").exists()
-            with pytest.raises(ProbelineError, match="no finished dataset"):
+            with pytest.raises(ProbelineError, match="not a finished dataset"):
                 open_dataset(str(output))
         finally:
             stop(launcher)
@@ -234,5 +234,5 @@ def test_a_bad_file_is_one_line(source: Path, tmp_path: Path, flink: Flink) -> N
     assert str(bad) in lines[0] and "--on_bad_file=dead_letter" in lines[0]
     assert result.returncode == 1
     assert not list(output.rglob("*"))
-    with pytest.raises(ProbelineError, match="no finished dataset"):
+    with pytest.raises(ProbelineError, match="not a finished dataset"):
         open_dataset(str(output))

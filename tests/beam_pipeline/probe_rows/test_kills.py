@@ -82,7 +82,7 @@ def test_a_kill_on_prism_changes_nothing(
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=HANG_S)
         assert list(output.glob(".probeline-temp/*/chunks/*"))
-    with pytest.raises(ProbelineError, match="no finished dataset"):
+    with pytest.raises(ProbelineError, match="not a finished dataset"):
         open_dataset(str(output))
     assert files_of(make_dataset(source, output, *on_prism)) == expected
     assert {path.name for path in output.iterdir()} == {
