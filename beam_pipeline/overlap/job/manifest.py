@@ -21,7 +21,7 @@ from beam_pipeline import __version__
 from beam_pipeline.cli.flags import several, values_of
 from beam_pipeline.documents import files as documents
 from beam_pipeline.errors import UsageError, printable
-from beam_pipeline.jobs.frame import manifest_bytes
+from beam_pipeline.jobs.frame import manifest_bytes, start_time
 from beam_pipeline.overlap.evaluation import EvaluationFile, source_of
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
 from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
@@ -47,7 +47,14 @@ def options_of(config: DeconConfig) -> dict[str, Any]:
     return {**options, "ngram_length": list(config.ngram.lengths)}
 
 
-def versions_of(config: DeconConfig) -> dict[str, str]:
+def options_of_matches(config: DeconConfig) -> dict[str, Any]:
+    """Returns the value of every flag on which the match files depend."""
+    values = values_of(config)
+    names = [item.name for item in flag_fields() if item.metadata["affects"] == "matches"]
+    return {name: values[name] for name in names}
+
+
+def versions_of(tokenizer: str) -> dict[str, str]:
     """Returns the versions that shape a result, with a hash of a custom tokenizer's code."""
     versions = {
         "probeline": __version__,
@@ -56,7 +63,7 @@ def versions_of(config: DeconConfig) -> dict[str, str]:
         "pyarrow": pa.__version__,
         "unicode": unicodedata.unidata_version,
     }
-    if source := source_of(tokenizer_named(config.tokenizer)):
+    if source := source_of(tokenizer_named(tokenizer)):
         versions["tokenizer"] = hashlib.blake2b(source.encode(), digest_size=8).hexdigest()
     return versions
 
@@ -125,7 +132,7 @@ def _option_that_differs(config: DeconConfig, summary: Mapping[str, Any]) -> str
         before = summary["options"].get(name)
         if before != value and name in compared:
             return f"--{name} was {_shown(before)} and is {_shown(value)}"
-    versions = versions_of(config)
+    versions = versions_of(config.tokenizer)
     for name in _VERSIONS_COMPARED:
         before, value = (found.get(name) for found in (summary["versions"], versions))
         if before != value:
@@ -154,11 +161,38 @@ def _file_that_differs(before: list[InputFile], now: list[InputFile]) -> str | N
 # --- progress_summary.json ------------------------------------------------------------------------
 
 
-def write_summary(output: str, temp_folder: str, summary: Mapping[str, Any]) -> None:
+class RunSummary(NamedTuple):
+    """The contents of progress_summary.json, in its order."""
+
+    stage: str
+    num_eval_files: int
+    num_train_files: int
+    num_shards: int  # of the index
+    max_parallelism: int
+    ngram_lengths: Sequence[int]
+    tokenizer: str
+    fingerprint: str
+    started_at: str  # the launcher's time, so that all attempts write the same
+    options: Mapping[str, Any]
+    versions: Mapping[str, str]
+    counts: Mapping[str, Any]
+    warnings: Sequence[str]
+    outputs: Sequence[str]
+
+    @classmethod
+    def at_launch(cls, config: DeconConfig, num_eval_files: int, num_train_files: int):
+        """Returns what is known before the first stage."""
+        return cls(
+            *("", num_eval_files, num_train_files, 0, config.processes, config.lengths),
+            *(config.tokenizer, "", start_time(), options_of(config), {}, {}, (), ()),
+        )
+
+
+def write_summary(output: str, temp_folder: str, summary: RunSummary) -> None:
     """Writes progress_summary.json, replacing that of the previous stage."""
     path = FileSystems.join(output, SUMMARY)
     with atomic_write(path, temp_folder) as stream:
-        stream.write(manifest_bytes(summary))
+        stream.write(manifest_bytes(summary._asdict()))
 
 
 def read_summary(output: str) -> dict[str, Any]:
