@@ -19,7 +19,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
 from beam_pipeline.cli.flags import several, values_of
-from beam_pipeline.documents import files as documents
+from beam_pipeline.documents.files import InputFile
 from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.jobs.frame import manifest_bytes, start_time
 from beam_pipeline.overlap.evaluation import EvaluationFile, source_of
@@ -71,8 +71,8 @@ def versions_of(tokenizer: str) -> dict[str, str]:
 # --- the files of a run ---------------------------------------------------------------------------
 
 
-class InputFile(NamedTuple):
-    """A file that a run read."""
+class ListedFile(NamedTuple):
+    """A file that a run read, as a line of input_files.jsonl."""
 
     flag: str
     eval_dataset: str | None
@@ -86,20 +86,20 @@ class InputFile(NamedTuple):
 
 
 def input_files(
-    training: Sequence[documents.InputFile],
+    training: Sequence[InputFile],
     evaluation: Sequence[EvaluationFile],
     dropped: Sequence[FileVersion] = (),
-) -> Iterator[InputFile]:
+) -> Iterator[ListedFile]:
     """Yields all files of a run in the order of the output."""
     for dataset, file, _ in evaluation:
-        yield InputFile("decontaminate_source", dataset, *file.file)
+        yield ListedFile("decontaminate_source", dataset, *file.file)
     for file in training:
-        yield InputFile("input_path", None, *file.file)
+        yield ListedFile("input_path", None, *file.file)
     for file in dropped:
-        yield InputFile("drop_ngrams", None, *file)
+        yield ListedFile("drop_ngrams", None, *file)
 
 
-def write_input_files(output: str, temp_folder: str, files: Iterable[InputFile]) -> None:
+def write_input_files(output: str, temp_folder: str, files: Iterable[ListedFile]) -> None:
     """Writes the list of the files of a run."""
     records = (file._asdict() for file in files)
     write_lines(FileSystems.join(output, INPUT_FILES), temp_folder, records)
@@ -108,7 +108,7 @@ def write_input_files(output: str, temp_folder: str, files: Iterable[InputFile])
 # --- another run ----------------------------------------------------------------------------------
 
 
-def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
+def check_same(config: DeconConfig, files: Iterable[ListedFile]) -> None:
     """Raises UsageError, with the first difference, unless a run would make the existing result."""
     output = config.output_path
     made_of = FileSystems.join(output, INPUT_FILES)
@@ -116,7 +116,7 @@ def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
         difference = "it does not tell of which files it was made"
     else:
         difference = _option_that_differs(config, read_summary(output)) or _file_that_differs(
-            [InputFile(**record) for record in read_lines(made_of)], list(files)
+            [ListedFile(**record) for record in read_lines(made_of)], list(files)
         )
     if difference:
         raise UsageError(
@@ -144,7 +144,7 @@ def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _file_that_differs(before: list[InputFile], now: list[InputFile]) -> str | None:
+def _file_that_differs(before: list[ListedFile], now: list[ListedFile]) -> str | None:
     old, new = ({file[:3]: file for file in files} for files in (before, now))
     for key, file in new.items():
         if key not in old:

@@ -84,16 +84,7 @@ def build(
         | "Add up" >> beam.CombineGlobally(gathering.add_scanned).without_defaults()
         | "Check the scan" >> beam.Map(gathering.check_scan, run, summary, fields.text, prepared)
     )
-    units: Any = (
-        scanned
-        | "Group by training file" >> beam.GroupByKey()
-        | "Number rows"
-        >> beam.FlatMapTuple(
-            lambda _, units: ((unit.name, unit) for unit in number_rows(units))
-        ).with_output_types(tuple[str, Any])
-        | "Spread numbered work units" >> beam.GroupByKey()
-        | "Of each name" >> beam.FlatMapTuple(lambda _, units: units)
-    )
+    units = _numbered(scanned)
     keep: dict[str, Any] = {}
     boilerplate = None
     if config.has_boilerplate:
@@ -203,6 +194,20 @@ def _scan(
         | "Spread work units" >> beam.GroupByKey()
         | "Scan"
         >> beam.ParDo(scan, prepared, AsList(index_paths)).with_output_types(tuple[str, Any])
+    )
+
+
+def _numbered(scanned: Any) -> Any:
+    """Returns all ScannedUnits with their row offsets."""
+    return (
+        scanned
+        | "Group by training file" >> beam.GroupByKey()
+        | "Number rows"
+        >> beam.FlatMapTuple(
+            lambda _, units: ((unit.name, unit) for unit in number_rows(units))
+        ).with_output_types(tuple[str, Any])
+        | "Spread numbered work units" >> beam.GroupByKey()
+        | "Of each name" >> beam.FlatMapTuple(lambda _, units: units)
     )
 
 
