@@ -30,8 +30,6 @@ _STEP: md.Columns = {
     "CPU of the main process": md.figure("main_cpu", "{:.1%}"),
     "waiting for data": md.figure("waiting", "{:.1%}"),
 }
-_PADDING: md.Columns = {**_NAMES, "padding": md.figure("padding", "{:.3%}")}
-_STORAGE = ("dataset", "stored as", "measurements", "records", "bytes/measurement")
 
 
 def _millions(number: float) -> str:
@@ -66,8 +64,7 @@ def _speed(lines: list[Median]) -> str:
         "M real tokens/s": _tokens_per_s,
         "M real tokens/CPU-second": lambda line: _millions(line.figures["tokens_per_cpu_s"]),
         "ratio to plain Python": ratio,
-        "first batch s, of the process": md.figure("first_batch_s", "{:.1f}"),
-        "first batch s, of the loader": md.figure("first_batch_of_build_s", "{:.1f}"),
+        "first batch s": md.figure("first_batch_of_build_s", "{:.1f}"),
         "peak MiB": md.figure("peak_mib"),
     }
     return md.results_table(columns, ranked, num_words=2)
@@ -95,20 +92,6 @@ def _tokens_per_s(line: Median) -> str:
     return _millions(line.figures["tokens_per_s"])
 
 
-def _storage(datasets: dict[str, dict]) -> str:
-    """Returns the size of each dataset on disk: as rows, cached, and as padded buckets."""
-    rows = []
-    for dataset, stored in datasets.items():
-        kinds = {"probe rows": stored}
-        if "cache" in stored:
-            kinds["column cache"] = {**stored, **stored["cache"]}
-        for kind, counted in kinds.items():
-            per_measurement = counted["file_bytes"] / max(counted["measurements"], 1)
-            numbers = [f"{counted['measurements']:,}", f"{counted['records']:,}"]
-            rows.append([dataset, kind, *numbers, f"{per_measurement:.1f}"])
-    return md.table(_STORAGE, rows, num_words=2)
-
-
 def _notes(results: Results) -> list[str]:
     """Returns the notes on the tables, one sentence each."""
     options = results.options
@@ -121,6 +104,12 @@ def _notes(results: Results) -> list[str]:
         "makes few such rows, and so have those of the sampler in plain Python, since one could "
         "take longer than a run.",
     ]
+    for loader, name in LOADERS.items():
+        padding = [
+            r.figures["padding"] for r in results.runs if r.case["loader"] == loader and r.figures
+        ]
+        if padding and loader != "gcs":
+            lines.append(f"Padding, {name}: {min(padding):.3%} to {max(padding):.3%}.")
     fills = [
         f"{dataset} {stored['cache']['fill_s']:.1f} s"
         for dataset, stored in options["stored"].items()
@@ -154,14 +143,9 @@ def markdown(results: Results) -> str:
     lines = medians(results.runs)
     slow = [line for line in lines if line.case.get("request_ms")]
     stepped = [line for line in lines if line.case["step_ms"]]
-    plain = [line for line in lines if line.figures and Case(**line.case).is_plain]
     tables = [_speed([line for line in lines if line not in slow and line not in stepped])]
     if stepped:
         tables.append(md.results_table(_STEP, stepped, num_named=3, num_words=2))
     if slow:
         tables.append(_slow_requests(slow, results.options["stored"]))
-    if plain:
-        tables.append(md.results_table(_PADDING, plain, num_words=2))
-    if stored := results.options["stored"]:
-        tables.append(_storage(stored))
     return md.page(tables, _notes(results))

@@ -14,11 +14,8 @@ _FALSE = {
     "rows": ("short rows", "long rows"),
     "documents": ("boilerplate", "near", "background"),
 }
-_TITLES = {
-    "pairs": "**Pairs of a document and an evaluation row**",
-    "rows": "**Evaluation rows**",
-    "documents": "**Documents**",
-}
+_TITLES = {"rows": "**Evaluation rows**", "documents": "**Documents**"}
+_SWEPT_N = 13
 
 type Score = dict[str, Any]
 
@@ -34,10 +31,11 @@ def _name(case: dict[str, Any]) -> str:
 
 
 def _scores(runs: Sequence[Run], unit: str) -> Iterator[tuple[str, Score]]:
-    """Yields (name, score) of a unit, in run order."""
+    """Yields (name, score) of a unit, in run order; rules only with `drop_empty`."""
     for run in runs:
+        has_rules = run.case.get("tokenizer") != "default"
         for score in run.details.get("scores", ()):
-            if score["unit"] == unit:
+            if score["unit"] == unit and (has_rules or score["detector"].startswith("n = ")):
                 detector = f": {score['detector']}" if score["detector"] else ""
                 yield f"{_name(run.case)}{detector}", score
 
@@ -80,11 +78,11 @@ def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list
     if len(swept) < 2:
         return []
 
-    def cells(run: Run, detector: str) -> list[str]:
+    def cells(run: Run) -> list[str]:
         of = {
             score["unit"]: score
             for score in run.details.get("scores", ())
-            if score["detector"] == detector
+            if score["detector"] == f"n = {_SWEPT_N}"
         }
         found = of["pairs"]["found"]
         counts = [sum(found.get(kind, 0) for kind in _LITERAL), found.get(_SHORT, 0)]
@@ -92,15 +90,10 @@ def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list
         return [f"{count:,}" for count in counts]
 
     causes = [(unit, cause) for unit in ("pairs", "rows") for cause in reversed(_FALSE[unit])]
-    titles = [f"`{flag}`", "n", "planted pairs found", "of short rows"]
+    titles = [f"`{flag}`", "planted pairs found", "of short rows"]
     titles += [f"false {unit}: {cause}" for unit, cause in causes]
-    rows = [
-        [f"{run.case[limit] or 'off'}", n, *cells(run, f"n = {n}")]
-        for n in ("8", "13")
-        for run in swept
-        if not run.error
-    ]
-    return [f"**`{flag}`**", md.table(titles, rows)]
+    rows = [[f"{run.case[limit] or 'off'}", *cells(run)] for run in swept if not run.error]
+    return [f"**`{flag}`**, n = {_SWEPT_N}", md.table(titles, rows)]
 
 
 def markdown(results: Results) -> str:
