@@ -78,11 +78,11 @@ def _slow_requests(lines: list[Median], stored: dict[str, dict]) -> str:
 
     columns: md.Columns = {
         **_NAMES,
-        "ms a request": lambda line: f"{line.case['request_ms']:g}",
+        "ms per request": lambda line: f"{line.case['request_ms']:g}",
         "shards": shards,
         "requests to the first batch": md.figure("first_batch_requests"),
         "first batch s, of the loader": md.figure("first_batch_of_build_s", "{:.1f}"),
-        "requests a batch": md.figure("requests_per_batch", "{:.1f}"),
+        "requests per batch": md.figure("requests_per_batch", "{:.1f}"),
         "M real tokens/s": _tokens_per_s,
     }
     return md.results_table(columns, lines, num_named=4, num_words=2)
@@ -104,19 +104,14 @@ def _notes(results: Results) -> list[str]:
         "makes few such rows, and so have those of the sampler in plain Python, since one could "
         "take longer than a run.",
     ]
-    for loader, name in LOADERS.items():
-        padding = [
-            r.figures["padding"] for r in results.runs if r.case["loader"] == loader and r.figures
-        ]
-        if padding and loader != "gcs":
-            lines.append(f"Padding, {name}: {min(padding):.3%} to {max(padding):.3%}.")
-    fills = [
-        f"{dataset} {stored['cache']['fill_s']:.1f} s"
-        for dataset, stored in options["stored"].items()
-        if "cache" in stored
+    padding = [
+        f"{name} {max(shares):.1%}"
+        for loader, name in LOADERS.items()
+        if (shares := [r.figures["padding"] for r in results.runs if r.case["loader"] == loader])
     ]
-    if fills:
-        lines.append(f"Filling the cache, first batch included: {', '.join(fills)}.")
+    lines.append(f"Padding, at most: {', '.join(padding)}.")
+    if fills := [s["cache"]["fill_s"] for s in options["stored"].values() if "cache" in s]:
+        lines.append(f"Filling the cache took {min(fills):.1f} to {max(fills):.1f} s.")
     if any(Case(**run.case).is_on_gcs for run in results.runs):
         lines.append("The GCS emulator runs on the same machine; its CPU is not counted.")
     load = statistics.median(run.load_before for run in results.runs) if results.runs else 0.0
