@@ -94,7 +94,7 @@ def _notes(results: Results) -> list[str]:
     for run in results.runs:
         name = LOADERS[run.case["loader"]]
         padding[name] = max(padding.get(name, 0), run.figures.get("padding", 0))
-    most = ", ".join(f"{name} {share:.1%}" for name, share in padding.items())
+    most = "; ".join(f"{name} {share:.1%}" for name, share in padding.items())
     lines.append(f"Padding, at most: {most}.")
     if fills := [s["cache"]["fill_s"] for s in options["stored"].values() if "cache" in s]:
         lines.append(f"Filling the cache took {min(fills):.1f} to {max(fills):.1f} s.")
