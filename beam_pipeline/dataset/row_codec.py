@@ -242,17 +242,16 @@ class ProbeRow:
           MEASUREMENT_SCHEMA: event_time (timestamp[us], UTC), dst_addr (string), ip_version
           (int8, 4 or 6), rtt (float32, ms; -1.0 is a failed ping).
         """
-        return next(self.to_batches(sys.maxsize))
+        if self.encoding == "compact":
+            return to_batch(self.run)
+        return read_stream(self.measurements, MEASUREMENT_SCHEMA)
 
     def to_batches(self, max_measurements: int) -> Iterator[pa.RecordBatch]:
-        """Yields `to_arrow` in parts of `max_measurements`, a multiple of 8 if there are several.
-
-        Decodes a part at a time.
-        """
+        """Yields `to_arrow` in parts, decoded one by one; `max_measurements` is a multiple of 8."""
         if self.encoding == "compact":
             return map(to_batch, _decode_compact(self.measurements, max_measurements))
-        batch = read_stream(self.measurements, MEASUREMENT_SCHEMA)
-        begins = range(0, max(batch.num_rows, 1), max_measurements)
+        batch = self.to_arrow()
+        begins = range(0, batch.num_rows, max_measurements)
         return (batch.slice(begin, max_measurements) for begin in begins)
 
 
