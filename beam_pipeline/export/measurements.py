@@ -40,11 +40,9 @@ _SCHEMA = MEASUREMENT_SCHEMA.set(0, _TIME).insert(1, _SOURCE)
 
 
 def export(batches: Iterator[pa.RecordBatch], output: str, overwrite: bool) -> None:
-    """Writes measurements to a file and prints a line about it; ProbelineError if there are none.
+    """Writes batches from `chosen_batches` and prints a line; ProbelineError if there are none.
 
-    Args:
-      batches: from `chosen_batches`.
-      output: a path that ends in one of SUFFIXES, or - for CSV on stdout.
+    `output` is a path in one of SUFFIXES, or - for CSV on stdout.
     """
     is_stdout = output == "-"
     if not is_stdout:
@@ -56,8 +54,7 @@ def export(batches: Iterator[pa.RecordBatch], output: str, overwrite: bool) -> N
     tables = _tables(batches)
     if (first := next(tables, None)) is None:
         raise ProbelineError(
-            "no measurement matches: python -m beam_pipeline.inspect shows the splits, probes and "
-            "times of a dataset"
+            "no measurement matches: beam_pipeline.inspect shows a dataset's splits, probes, times"
         )
     num_measurements, probes, size = 0, set[str](), ""
     with contextlib.nullcontext(sys.stdout.buffer) if is_stdout else atomic_write(output) as file:

@@ -266,7 +266,7 @@ def test_a_killed_export_leaves_nothing_that_looks_finished(tmp_path: Path, suff
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (["--probe=192.0.2.99"], 1, "no measurement matches: python -m beam_pipeline.inspect"),
+        (["--probe=192.0.2.99"], 1, "no measurement matches: beam_pipeline.inspect shows"),
         (["--until=1999-01-01"], 1, "no measurement matches"),
         (["--since=2024-01-05", "--until=2024-01-05"], 2, "the time window is empty"),
         (["--probe=192.0.2.1,nowhere"], 2, "--probe=nowhere is not an IP address"),
