@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.documents.json_records import ArrayError, begins_array, split_array
 from beam_pipeline.sources import measurements
 from beam_pipeline.sources.options import COLUMNS, AtlasSource
-from beam_pipeline.storage.json_array import ArrayError, begins_array, split_array
 from beam_pipeline.storage.lines import DAMAGE, read_blocks, split_lines
 
 # Reasons of dead letters for whole lines. The last two are rules of `check`, for values that do not
