@@ -244,10 +244,11 @@ def _letters(
 def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     next_line = 0
     with open_file(piece.path, version=piece.file.version) as stream:
-        for part in atlas.read_json(decompressed(stream), options.atlas_source, BATCH_ROWS):
+        plain = decompressed(stream)
+        for part in atlas.read_json(plain, options.atlas_source, BATCH_ROWS, options.hops):
             letters = [
                 DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
-                for line, reason, text in part.bad_lines
+                for line, reason, text in part.letters
             ]
             next_line += part.num_lines
             measurements = part.measurements if part.measurements.num_rows else None
