@@ -24,9 +24,9 @@ from msgspec import UNSET, UnsetType
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.documents.json_records import ArrayError, begins_array, split_array
 from beam_pipeline.sources import measurements
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
-from beam_pipeline.storage.json_array import ArrayError, begins_array, split_array
 from beam_pipeline.storage.lines import DAMAGE, split_lines
 
 # Reasons of dead letters for lines, and for single pings. The last two are rules of `check`, for

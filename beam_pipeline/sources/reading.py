@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, inputs, stored_rows
 from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
@@ -39,7 +40,6 @@ from beam_pipeline.sources.options import COLUMNS, ReadOptions, Sample
 from beam_pipeline.sources.sampling import in_window, sampled
 from beam_pipeline.sources.spans import read_span, row_in_file
 from beam_pipeline.storage.files import open_file
-from beam_pipeline.storage.json_array import ArrayError
 from beam_pipeline.storage.lines import DAMAGE
 from beam_pipeline.storage.matching import unchanged
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet

@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from beam_pipeline.documents.json_records import begins_array
 from beam_pipeline.storage.bzip2 import read_lines_of_span
 from beam_pipeline.storage.files import open_file
-from beam_pipeline.storage.json_array import begins_array
 from beam_pipeline.storage.lines import (
     BYTE_ORDER_MARK,
     DAMAGE,

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from ripe.atlas.sagan import PingResult, TracerouteResult
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.options import AtlasSource, Hops
 from beam_pipeline.storage import lines as storage_lines
-from beam_pipeline.storage.json_array import ArrayError
 from beam_pipeline.storage.lines import read_blocks
 from tests.support.atlas_results import GOOD, fault_reasons, good, read, read_one, rows_of
 from tests.support.properties import num_examples
