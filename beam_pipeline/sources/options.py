@@ -14,6 +14,7 @@ InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery", "probe_rows"]
 INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery", "probe_rows")
 AtlasSource = Literal["from", "src_addr"]
 ATLAS_SOURCES: tuple[AtlasSource, ...] = ("from", "src_addr")
+Hops = Literal["last", "all"]
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _EPOCH_SECONDS = re.compile(r"\d+(\.\d{1,6})?")
@@ -69,6 +70,19 @@ def parse_time(flag: str, text: str) -> int:
     return time_us
 
 
+def parse_window(since: str, until: str) -> tuple[int, int | None]:
+    """Returns the times of --since and --until, which may be empty; or UsageError."""
+    since_us = parse_time("since", since) if since else 0
+    until_us = parse_time("until", until) if until else None
+    if until_us is not None and until_us <= since_us:
+        raise UsageError(
+            f"--until={until} is not after "
+            + (f"--since={since}" if since else "1970")
+            + ": the time window is empty"
+        )
+    return since_us, until_us
+
+
 def time_text(time_us: int) -> str:
     """Returns a time in µs since 1970 as ISO 8601, which `parse_time` inverts."""
     return (_EPOCH + timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
@@ -82,6 +96,7 @@ class ReadOptions:
     # Each of COLUMNS, and its name in the input.
     columns: tuple[tuple[str, str], ...] = tuple((name, name) for name in COLUMNS)
     atlas_source: AtlasSource = "from"  # which address of a result is the probe's
+    hops: Hops = "last"  # which hops of a traceroute are destinations
     anonymize: KeyReference | None = None  # the key with which addresses are replaced
     skip_bad_files: bool = False  # an unreadable file becomes a dead letter
     encoding: Encoding = "arrow"  # values out of its range become dead letters
