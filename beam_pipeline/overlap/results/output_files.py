@@ -143,7 +143,8 @@ def json_floats(values: np.ndarray) -> pa.LargeBinaryArray:
 
 def json_places(places: pa.ListArray) -> pa.LargeBinaryArray:
     """Returns PLACES, not a slice, as JSON: `[[0,5],[9,12]]`."""
-    starts, ends = (json_numbers(each.to_numpy()) for each in places.flatten().flatten())
+    columns = (each.to_numpy().view(np.uint32) for each in places.flatten().flatten())
+    starts, ends = map(json_numbers, columns)
     pairs = join_pieces([piece(b"["), starts, piece(b","), ends, piece(b"]")])
     return json_lists(places.offsets.to_numpy().astype(np.int64), pairs)
 
