@@ -126,11 +126,7 @@ class ShardReader(RawReader[RowTable]):
         rows = self.rows
         if (key_of(*found[:2]), found[2]) != (rows.identity[row], rows.n_measurements[row]):
             names = "(src_id, row_index, n_measurements)"
-            raise self.bad_row(row, f"it holds {names} {found}, which differ from rows.parquet")
-
-    def describe(self, row: int, reason: str) -> BadRow:
-        """Returns the place of a skipped row."""
-        return BadRow(*self.rows.place(row), reason)
+            raise self.bad_row(row, f"its {names} are {found}, which differ from rows.parquet")
 
 
 @kernel
@@ -191,7 +187,7 @@ def check_feed(shards: ShardSet, *, has_cache: bool) -> None:
     if not shards.row_begins[-1]:
         raise UsageError(
             f"the chosen shards of {folder}/{shards.split} have no rows: choose others, or rebuild "
-            "the dataset with another train_ratio"
+            "the dataset with a different train_ratio"
         )
     options = shards.dataset.manifest.options["array_record_options"]
     if not has_cache and not is_local(folder) and not is_uncompressed(options):
