@@ -45,9 +45,10 @@ from beam_pipeline.storage.files import (
 from training.batches.config import DataConfig
 from training.batches.lane_feed import LaneFeed
 from training.batches.lanes import DONE, Plan
-from training.batches.packing import Crops, RowBytes, draw_large, pack_small
+from training.batches.packing import Crops, draw_large, pack_small
 from training.batches.planning import HostPlan
 from training.raw_shards.blocks import hash_of
+from training.rows.row_bytes import NO_BYTES, RowBytes
 from training.rows.row_layout import COMPACT, HASH_BYTES, cached_bytes, ranks_bytes, to_compact
 from training.rows.row_table import RowTable, ShardSet
 from training.rows.shard_reader import BadRowError, num_threads_for
@@ -79,7 +80,7 @@ class CacheFeed(LaneFeed):
         for row, reason in self._cache_shards(_shards_of(rows, is_used)).items():
             if is_used[row] or not self._skip_bad_rows:
                 self._skip(row, BadRowError(reason))
-        raw = np.frombuffer(b"", np.uint8)
+        raw = NO_BYTES.raw
         if self._num_bytes:
             raw = np.asarray(np.memmap(self._folder / _COLUMNS, np.uint8, "r"))
         self._row_bytes = RowBytes(

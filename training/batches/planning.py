@@ -40,9 +40,9 @@ def deal(rows: RowTable, config: DataConfig) -> Plan:
     """Deals a split's rows to the lanes of the global batch; UsageError if they do not suffice."""
     is_by_probe = config.sampler == "windows"
     shares = (_deal_probes if is_by_probe else _deal_by_size)(rows, config)
-    visits, visits_bounds, small_bounds = shares.visits, shares.visits_bounds, shares.small_bounds
-    begin = np.searchsorted(visits, visits_bounds[:-1], "right") - 1
-    end = np.searchsorted(visits, visits_bounds[1:], "left")
+    visits_bounds, small_bounds = shares.visits_bounds, shares.small_bounds
+    begin = np.searchsorted(shares.visits, visits_bounds[:-1], "right") - 1
+    end = np.searchsorted(shares.visits, visits_bounds[1:], "left")
     plan = Plan(
         seed=key_of(config.seed),
         num_epochs=FOREVER if config.num_epochs is None else config.num_epochs,
@@ -55,11 +55,7 @@ def deal(rows: RowTable, config: DataConfig) -> Plan:
         src_hi=rows.src_hi,
         src_lo=rows.src_lo,
         is_bad=np.zeros(len(rows), bool),
-        large_rows=shares.large_rows,
-        visits=visits,
-        small_rows=shares.small_rows,
-        small_copy=shares.small_copy,
-        small_weight=shares.small_weight,
+        **{name: getattr(shares, name) for name in _DEALT},
         lane=np.arange(config.batch_size),
         large_begin=np.minimum(begin, end),
         large_end=end,

@@ -15,8 +15,9 @@ import numpy as np
 from training.batches.config import DataConfig
 from training.batches.lane_feed import LaneFeed
 from training.batches.lanes import LANE_ITEM, LARGE, SMALL, context_keys, list_small, shares_of
-from training.batches.packing import Crops, RowBytes, pack_small, put_contexts
+from training.batches.packing import Crops, pack_small, put_contexts
 from training.rows.measurement_at import are_readable
+from training.rows.row_bytes import RowBytes
 from training.rows.row_layout import ARROW, FIRST_OFFSET, NO_RANKS, Columns, Located
 from training.rows.shard_reader import BadRowError
 from training.tokens.contexts import CONTEXT_FACTS, draw_contexts
@@ -67,7 +68,7 @@ class ShardFeed(LaneFeed):
         needed = np.unique(np.concatenate([self._listed[:count], np.array(of_large, np.int64)]))
         needed = needed[~self._plan.is_bad[needed]]
         self._gathered = self._reader.gather(needed, self._map)
-        done = {*of_large, *self._gathered.rows.tolist()}
+        done = {*of_large, *self._gathered.held.tolist()}
         wanted = [row for row in needed.tolist() if row not in done]
         missing = [row for row in wanted if row not in self._small]
         for (row, _), drawn in zip(large, self._map(self._draw, large, large.values())):
@@ -173,7 +174,7 @@ class ShardFeed(LaneFeed):
     def _join_small(self) -> RowBytes:
         """Returns all small rows that `load` has read, with their bytes concatenated."""
         gathered, held = self._gathered, list(self._small.values())
-        rows = np.concatenate([gathered.rows, np.fromiter(self._small, np.int64)])
+        rows = np.concatenate([gathered.held, np.fromiter(self._small, np.int64)])
         raw, layouts = gathered.raw, gathered.layouts
         if held:
             parts = [raw, *(columns.raw for columns in held)]
