@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -132,6 +133,13 @@ def _busiest(index: Index) -> list[BusyProbe]:
 
 
 def _find_small_splits(facts: Facts) -> Iterator[Finding]:
+    if not any(map(len, facts.indexes.values())):
+        reason = max(
+            facts.dataset.manifest.counts.dead_letters.items(), key=itemgetter(1), default=None
+        )
+        why = f"because of {reason[0]}" if reason else "because the input has no rows"
+        yield Finding(f"Nothing was kept, {why}.", True)
+        return
     for split, index in facts.indexes.items():
         if not len(index):
             ratio = facts.dataset.manifest.options.get("train_ratio")
@@ -158,6 +166,11 @@ def _find_differences(facts: Facts) -> Iterator[Finding]:
         yield Finding(f"Measurements are uneven over probes: {', '.join(numbers)}.", False)
     elif facts.comparisons:
         yield Finding("Train and test are alike in all that was compared.", False)
+
+
+def _find_warnings(facts: Facts) -> Iterator[Finding]:
+    for text in facts.dataset.manifest.warnings:
+        yield Finding(f"{text}.", True)
 
 
 def _find_dead_letters(facts: Facts) -> Iterator[Finding]:
@@ -261,6 +274,7 @@ def _find_anonymized(facts: Facts) -> Iterator[Finding]:
 _FINDERS = (
     _find_small_splits,
     _find_differences,
+    _find_warnings,
     _find_dead_letters,
     _find_duplicates,
     _find_busy_probes,
