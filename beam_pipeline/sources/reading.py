@@ -307,7 +307,7 @@ def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
         for part in atlas.read_json(decompressed(stream), options.atlas_source, BATCH_ROWS):
             letters = [
                 DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
-                for line, reason, text in part.bad_lines
+                for line, reason, text in part.letters
             ]
             next_line += part.num_lines
             measurements = part.measurements if part.measurements.num_rows else None

@@ -3,6 +3,7 @@
 import io
 import json
 import tracemalloc
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from ripe.atlas.sagan import PingResult
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.options import AtlasSource
+from beam_pipeline.storage import lines as storage_lines
 from beam_pipeline.storage.json_array import ArrayError
-from tests.support.atlas_results import fault_reasons, good, read, read_one, rows_of
+from tests.support.atlas_results import GOOD, fault_reasons, good, read, read_one, rows_of
 from tests.support.properties import num_examples
 from tests.support.repository import ROOT
 
@@ -64,18 +66,18 @@ class TestAgainstSagan:
     def test_results_without_pings(self) -> None:
         """Firmware 0 and 1 give only means over the pings, of which sagan makes no packets."""
         batch = read_one(*self.lines)
-        assert [(line, reason) for line, reason, _ in batch.bad_lines] == [
+        assert [(line, reason) for line, reason, _ in batch.letters] == [
             (0, "no_results"),
             (1, "no_results"),
         ]
-        assert batch.bad_lines[0][2] == self.lines[0].decode()
+        assert batch.letters[0][2] == self.lines[0].decode()
         assert batch.num_lines == len(self.lines) == 15
 
     def test_rtt_as_text(self) -> None:
         """sagan takes the text "12.5" for a number; we take the word of no such line."""
         line = good(result=[{"rtt": "12.5"}])
         assert PingResult(line.decode()).packets[0].rtt == 12.5
-        assert read_one(line).bad_lines == [(0, "wrong_type", line.decode())]
+        assert read_one(line).letters == [(0, "wrong_type", 'result[0]: {"rtt":"12.5"}')]
 
 
 made_up_results = st.fixed_dictionaries(
@@ -177,7 +179,7 @@ class TestFields:
         assert len(block) == 3
         assert set(faults.reasons) == {reason}
         assert set(batch.lines[faults.rows]) == {1}
-        assert not batch.bad_lines
+        assert not batch.letters
 
 
 # --- lines and batches ----------------------------------------------------------------------------
@@ -208,7 +210,7 @@ class TestBadLines:
     def test_reason(self, line: bytes, reason: str) -> None:
         batch = read_one(good(), line, good())
         expected = line[:MAX_VALUE_CHARS].decode("utf-8", "replace")
-        assert batch.bad_lines == [(1, reason, expected)]
+        assert batch.letters == [(1, reason, expected)]
         assert batch.lines.tolist() == [0] * 3 + [2] * 3
         assert batch.num_lines == 3
 
@@ -221,26 +223,46 @@ class TestBadLines:
             {"af": 4.0},
             {"af": ..., "pf": "inet"},
             {"result": "traceroute to 2001:db8::1"},
-            {"result": [{"rtt": 1.0}, 5]},
-            {"result": [{"rtt": 1.0}, {"rtt": [1.0]}]},
-            {"result": [{"rtt": True}]},
-            {"result": [{"x": None, "rtt": 1.0}]},
-            {"result": [{"error": False, "rtt": 1.0}]},
         ],
     )
     def test_wrong_type(self, changes: dict[str, Any]) -> None:
         line = good(**changes)
         batch = read_one(good(), line)
-        assert batch.bad_lines == [(1, "wrong_type", line.decode())]
+        assert batch.letters == [(1, "wrong_type", line.decode())]
         assert batch.lines.tolist() == [0] * 3
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            5,
+            {"rtt": [1.0]},
+            {"rtt": True},
+            {"x": None, "rtt": 1.0},
+            {"error": False, "rtt": 1.0},
+            json.loads("[" * 1000 + "]" * 1000),
+        ],
+    )
+    def test_unusable_ping(self, entry: Any) -> None:
+        """Only that ping is lost."""
+        line = json.dumps({**GOOD, "result": [{"rtt": 1.0}, entry, {"x": "*"}]}).encode()
+        batch = read_one(good(), line, good(result=[entry] if type(entry) is not list else [7]))
+        assert [(line, reason) for line, reason, _ in batch.letters] == [
+            (1, "wrong_type"),
+            (2, "wrong_type"),
+        ]
+        text = "deeply nested" if type(entry) is list else orjson.dumps(entry).decode()
+        assert batch.letters[0][2] == f"result[1]: {text}"
+        assert batch.lines.tolist() == [0] * 3 + [1] * 2
+        assert batch.measurements.column("rtt").to_pylist()[3:] == [1.0, -1.0]
 
     def test_the_bound_on_lines(self) -> None:
         """A line of just the greatest length is taken, in the middle of a file and at its end."""
         length = atlas.MAX_LINE_BYTES
         fits, over = (good(note="x" * (n - len(good(note="")))) for n in (length, length + 1))
         assert (len(fits), len(over)) == (length, length + 1)
+        over = over[:-2] + over[-1:] + b" "  # would be a result if it were cut
         batch = read_one(fits, over, fits, over)
-        assert [(line, reason) for line, reason, _ in batch.bad_lines] == [
+        assert [(line, reason) for line, reason, _ in batch.letters] == [
             (1, "line_too_long"),
             (3, "line_too_long"),
         ]
@@ -261,7 +283,7 @@ class TestBadLines:
         finally:
             tracemalloc.stop()
         assert peak_bytes < 8 * atlas.MAX_LINE_BYTES
-        assert batch.bad_lines == [(0, "line_too_long", "x" * MAX_VALUE_CHARS)]
+        assert batch.letters == [(0, "line_too_long", "x" * MAX_VALUE_CHARS)]
 
     @pytest.mark.parametrize("form", ["[%s,%s]", "\r\n\t[\n%s,\n%s\n]\n", "\ufeff[%s,%s]"])
     def test_json_array(self, form: str) -> None:
@@ -282,17 +304,18 @@ class TestBatches:
     lines = (good(), b"", b"{", good(timestamp=1), b" \t\r", good(result=[{"x": "*"}]), b"")
 
     @pytest.mark.parametrize("batch_rows", range(1, 10))
-    def test_batch_rows(self, batch_rows: int) -> None:
+    def test_batch_rows(self, batch_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """A result that reaches over the bound stays whole; a bad line counts as one row."""
         whole = read_one(*self.lines)
+        monkeypatch.setattr(storage_lines, "BLOCK_BYTES", 1)
         batches = read(*self.lines, batch_rows=batch_rows)
         rows = [row for batch in batches for row in rows_of(batch.measurements)]
         assert rows == rows_of(whole.measurements)
         assert np.concatenate([batch.lines for batch in batches]).tolist() == whole.lines.tolist()
-        assert [bad for batch in batches for bad in batch.bad_lines] == whole.bad_lines
+        assert [bad for batch in batches for bad in batch.letters] == whole.letters
         assert sum(batch.num_lines for batch in batches) == whole.num_lines
         assert len({batch.measurements.schema for batch in batches}) == 1
-        sizes = [len(batch.lines) + len(batch.bad_lines) for batch in batches]
+        sizes = [len(batch.lines) + len(batch.letters) for batch in batches]
         assert all(size >= batch_rows for size in sizes[:-1])
         assert all(size < batch_rows + 3 for size in sizes)
 
@@ -327,23 +350,33 @@ entries = (
     )
     | json_values
 )
-results = st.fixed_dictionaries(
-    {},
-    optional={
-        "type": st.just("ping") | json_values,
-        "af": st.sampled_from([4, 6]) | json_values,
-        "pf": json_values,
-        "timestamp": st.integers(-5, 2**33) | json_values,
-        "from": st.sampled_from(["1.2.3.4", "::1"]) | json_values,
-        "src_addr": json_values,
-        "dst_addr": st.sampled_from(["1.2.3.4", "::1", "::ffff:1.2.3.4"]) | json_values,
-        "addr": json_values,
-        "dnserr": json_values,
-        "result": st.lists(entries, max_size=4) | json_values,
-    },
-)
+some_fields = {
+    "type": st.just("ping") | json_values,
+    "af": st.sampled_from([4, 6]) | json_values,
+    "pf": json_values,
+    "timestamp": st.integers(-5, 2**33) | json_values,
+    "from": st.sampled_from(["1.2.3.4", "::1"]) | json_values,
+    "src_addr": json_values,
+    "dst_addr": st.sampled_from(["1.2.3.4", "::1", "::ffff:1.2.3.4"]) | json_values,
+    "addr": json_values,
+    "dnserr": json_values,
+    "result": st.lists(entries, max_size=4) | json_values,
+}
+results = st.fixed_dictionaries({}, optional=some_fields)
+
+
+@st.composite
+def damaged_lines(draw: st.DrawFn) -> bytes:
+    line = good(**draw(st.sampled_from([{}, {"note": "\u00e9"}, {"note": [1.5, {"a": None}]}])))
+    at = draw(st.integers(0, len(line)))
+    return line[:at] + draw(st.binary(max_size=3)).replace(b"\n", b"") + line[at:]
+
+
 fuzzed_lines = st.lists(
-    (results | json_values).map(lambda value: json.dumps(value).encode())
+    (results | json_values | results.map(lambda fields: {**GOOD, **fields})).map(
+        lambda value: json.dumps(value).encode()
+    )
+    | damaged_lines()
     | st.binary(max_size=20).map(lambda raw: raw.replace(b"\n", b"")),
     max_size=8,
 )
@@ -358,10 +391,16 @@ def test_any_line_is_accounted_for(
     lines = [good(), *lines]
     batches = read(*lines, source=source, batch_rows=batch_rows)
     found = np.concatenate([batch.lines for batch in batches])
-    bad = {line: reason for batch in batches for line, reason, _ in batch.bad_lines}
-    assert set(bad.values()) <= set(atlas.LINE_REASONS)
+    letters = [letter for batch in batches for letter in batch.letters]
+    assert {reason for _, reason, _ in letters} <= set(atlas.LINE_REASONS)
+    bad, bad_pings = set(), Counter()
+    for number, _, text in letters:
+        if text.startswith("result["):
+            bad_pings[number] += 1
+        else:
+            bad.add(number)
     for number, line in enumerate(lines):
-        num_found = np.count_nonzero(found == number)
+        num_found = np.count_nonzero(found == number) + bad_pings[number]
         if number in bad or not line.strip():
             assert num_found == 0
         else:
@@ -370,3 +409,27 @@ def test_any_line_is_accounted_for(
         block, faults = measurements.check(batch.measurements)
         assert len(block) + len(faults.rows) == len(batch.lines)
         measurements.as_text(batch.measurements, faults.rows)
+
+
+class NothingIsPlain:
+    def decode(self, text: str) -> None:
+        raise ValueError
+
+
+@settings(max_examples=num_examples(400))
+@given(fuzzed_lines, st.sampled_from(["from", "src_addr"]))
+def test_plain_results_break_no_rule(lines: list[bytes], source: AtlasSource) -> None:
+    """The rules in Python give the same for the lines that do not need them."""
+    batch = read_one(good(), *lines, source=source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atlas, "_plain_decoder", lambda source: NothingIsPlain())
+        by_rules = read_one(good(), *lines, source=source)
+    assert batch.measurements.equals(by_rules.measurements)
+    assert batch.lines.tolist() == by_rules.lines.tolist()
+    assert batch.letters == by_rules.letters
+
+
+def test_a_number_that_is_not_read_may_exceed_floats() -> None:
+    line = good(note=1)[:-1] + b"e999}"
+    assert line.endswith(b'"note":1e999}')
+    assert len(read_one(line).lines) == 3
