@@ -135,7 +135,8 @@ def warnings(dead: list[FileOutcome], units: Sequence[Tally], started: str) -> I
         yield f"{len(dead) - _MAX_NAMED_FILES:,} more files have only dead letters"
     lasts = [unit.last_us for unit in units if unit.last_us is not None]
     if lasts:
-        now = datetime.fromisoformat(started) if started else datetime.now(UTC)
+        # SOURCE_DATE_EPOCH may set an earlier start.
+        now = max(datetime.fromisoformat(started), datetime.now(UTC))
         is_late = max(lasts) > (now + timedelta(days=1)).timestamp() * 1e6
         if is_late or max(lasts) < _YEAR_2000_US:
             what = "after tomorrow" if is_late else "before 2000"

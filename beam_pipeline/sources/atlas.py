@@ -23,8 +23,8 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
 from beam_pipeline.sources import measurements
 from beam_pipeline.sources.options import COLUMNS, AtlasSource
-from beam_pipeline.storage.json_array import ArrayError, begins_array, split_array
-from beam_pipeline.storage.lines import DAMAGE, read_blocks, split_lines
+from beam_pipeline.storage.json_array import ArrayError, split_records
+from beam_pipeline.storage.lines import DAMAGE, read_blocks
 
 # Reasons of dead letters for lines, and for single pings. The last two are rules of `check`, for
 # values that do not fit its columns.
@@ -215,11 +215,8 @@ def read_json(
 
 def _lines(stream: BinaryIO, damage: list[Exception]) -> Iterator[list[bytes]]:
     """Yields lines, or the elements of an array; an error that ends them goes to `damage`."""
-    blocks = read_blocks(stream)
     try:
-        first_block = next(blocks, b"")
-        split = split_array if begins_array(first_block) else split_lines
-        yield from split(itertools.chain([first_block], blocks), MAX_LINE_BYTES)
+        yield from split_records(read_blocks(stream), MAX_LINE_BYTES)
     except (*DAMAGE, ArrayError) as error:
         damage.append(error)
 

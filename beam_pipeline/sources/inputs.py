@@ -178,12 +178,7 @@ def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
         if problem is None and input_format == "arrow":
             with tables.opened_arrow(file) as (schema, _):
                 problem = mapping.problem_of(schema, options.mapping, _partitions(path))
-        if (
-            problem is not None
-            and (problem.startswith(("is ", "has ")))
-            and not options.skip_bad_files
-        ):
-            raise ProbelineError(f"{path} {problem}")
+        _refuse(path, problem, options)
         if problem is not None or input_format not in ("parquet", "atlas_bigquery"):
             return MeasurementFile(file, input_format, (), problem)
         with open_parquet(path, version=version) as parquet:
@@ -196,10 +191,14 @@ def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
         problem = atlas.bigquery_schema_problem(schema, options.atlas_source)
     else:
         problem = mapping.problem_of(schema, options.mapping, _partitions(path))
-    if problem and not options.skip_bad_files:
-        raise ProbelineError(f"{path} {problem}")
+    _refuse(path, problem, options)
     rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     return MeasurementFile(file, input_format, () if problem else rows, problem)
+
+
+def _refuse(path: str, problem: str | None, options: ReadOptions) -> None:
+    if problem is not None and not options.skip_bad_files:
+        raise ProbelineError(f"{path} {problem} (--on_bad_file=dead_letter goes on without it)")
 
 
 def _partitions(path: str) -> list[str]:

@@ -236,7 +236,9 @@ def _raw_columns(
         if len(found) > 1:
             continue
         if found and found[0] is not None:
-            raw[column] = found[0]
+            # A column without any value has no type; the version is then that of dst_addr.
+            if column != "ip_version" or not pa.types.is_null(found[0].type):
+                raw[column] = found[0]
             continue
         value = source.constant or (partitions.get(source.names[0]) if source.names else None)
         if value is not None:
@@ -341,7 +343,7 @@ def _numbers(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
         if _is_number(column.type):
             return column.cast(pa.float64(), safe=False), _none_bad(column)
         return pa.nulls(len(column), pa.float64()), ~_is_null(column)
-    column = pc.utf8_trim_whitespace(column)
+    column = pc.ascii_trim_whitespace(column)
     is_nan = pc.is_in(column, pa.array(_NAN, column.type))
     is_number = pc.match_substring_regex(column, _NUMBER)
     bad = _mask(pc.invert(pc.or_(is_nan, is_number)))
@@ -367,7 +369,7 @@ def _rtts(
     texts = [text for text in failed if text not in ("null", "nan", "zero")]
     is_failed = _none_bad(column)
     if is_text(column.type):
-        column = pc.utf8_trim_whitespace(column)
+        column = pc.ascii_trim_whitespace(column)
         is_failed |= _mask(pc.is_in(column, pa.array(texts, column.type)))
         # An empty text is a missing value.
         column = pc.if_else(pc.or_(pc.equal(column, ""), pa.array(is_failed)), None, column)
@@ -395,7 +397,7 @@ def _times(column: pa.Array, unit: str) -> tuple[pa.Array, np.ndarray]:
     if pa.types.is_null(column.type):
         return column.cast(pa.timestamp("us")), _none_bad(column)
     if is_text(column.type):
-        column = pc.utf8_trim_whitespace(column)
+        column = pc.ascii_trim_whitespace(column)
         column = pc.if_else(pc.equal(column, ""), None, column)
         if unit in ("", "iso"):
             return _iso_times(column)

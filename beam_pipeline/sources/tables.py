@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
@@ -124,6 +125,7 @@ def read_csv(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
         )
         next_row = 0
         for batch in reader:
+            batch = _trimmed(batch)
             rows = []
             skipped = {each.row for each in bad}
             while len(rows) < batch.num_rows:
@@ -135,6 +137,11 @@ def read_csv(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
             yield TableBatch(batch, np.array(rows, np.int64), done, next_row)
         if bad:
             yield TableBatch(None, np.zeros(0, np.int64), bad, bad[-1].row + 1)
+
+
+def _trimmed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [pc.ascii_trim_whitespace(column) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 # --- JSON -----------------------------------------------------------------------------------------
@@ -183,7 +190,7 @@ def parse_together(texts: Sequence[bytes]) -> pa.RecordBatch | None:
     options = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     try:
         table = pa_json.read_json(pa.BufferReader(data), options).combine_chunks()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
     if table.num_rows != len(texts):
         return None
@@ -211,7 +218,13 @@ def _parse_each(
         else:
             objects.append(found)
             kept.append(row)
-    columns = {name: _as_column([value_of(each, name) for each in objects]) for name in names}
+    found_values = {name: [value_of(each, name) for each in objects] for name in names}
+    columns = {
+        name: _as_column(values)
+        for name, values in found_values.items()
+        if any(value is not None for value in values)
+    }
+    columns = columns or {"": pa.nulls(len(objects))}
     batch = pa.RecordBatch.from_pydict(columns) if objects else None
     return TableBatch(batch, np.array(kept, np.int64), bad, next_row)
 
