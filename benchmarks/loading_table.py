@@ -46,24 +46,10 @@ def _speed(lines: list[Median]) -> str:
             -line.figures.get("tokens_per_cpu_s", 0),
         ),
     )
-    of_seed = {
-        line.case["dataset"]: line.figures["tokens_per_cpu_s"]
-        for line in lines
-        if line.case["loader"] == "seed" and line.figures
-    }
-
-    def ratio(line: Median) -> str:
-        seed = of_seed.get(line.case["dataset"])
-        if not seed:
-            return ""
-        times = line.figures["tokens_per_cpu_s"] / seed
-        return f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
-
     columns: md.Columns = {
         **_NAMES,
         "M real tokens/s": _tokens_per_s,
         "M real tokens/CPU-second": lambda line: _millions(line.figures["tokens_per_cpu_s"]),
-        "ratio to plain Python": ratio,
         "first batch s": md.figure("first_batch_of_build_s", "{:.1f}"),
         "peak MiB": md.figure("peak_mib"),
     }
@@ -104,12 +90,12 @@ def _notes(results: Results) -> list[str]:
         "makes few such rows, and so have those of the sampler in plain Python, since one could "
         "take longer than a run.",
     ]
-    padding = [
-        f"{name} {max(shares):.1%}"
-        for loader, name in LOADERS.items()
-        if (shares := [r.figures["padding"] for r in results.runs if r.case["loader"] == loader])
-    ]
-    lines.append(f"Padding, at most: {', '.join(padding)}.")
+    padding: dict[str, float] = {}
+    for run in results.runs:
+        name = LOADERS[run.case["loader"]]
+        padding[name] = max(padding.get(name, 0), run.figures.get("padding", 0))
+    most = "; ".join(f"{name} {share:.1%}" for name, share in padding.items())
+    lines.append(f"Padding, at most: {most}.")
     if fills := [s["cache"]["fill_s"] for s in options["stored"].values() if "cache" in s]:
         lines.append(f"Filling the cache took {min(fills):.1f} to {max(fills):.1f} s.")
     if any(Case(**run.case).is_on_gcs for run in results.runs):
@@ -122,12 +108,10 @@ def _notes(results: Results) -> list[str]:
         )
     if any(run.case.get("request_ms") for run in results.runs):
         lines.append(
-            "Where requests are slow, each takes so many ms longer than the emulator; the cache is "
-            "filled in each run, before its first batch."
+            "A slow request takes that many ms longer than the emulator's; the cache is filled in "
+            "each run, before its first batch."
         )
-    return lines + md.shortfalls(
-        results, lambda case: f"{title(case)},", lambda case: f"on {case['dataset']}"
-    )
+    return lines + md.shortfalls(results, title, lambda case: f"on {case['dataset']}")
 
 
 def markdown(results: Results) -> str:

@@ -93,11 +93,11 @@ def many_probes(lines: list[Median]) -> str:
 
 def requests(lines: list[Median]) -> str:
     """Returns a sentence on the counted requests."""
-    parts = [f"One shard more takes {_counts(per_shard(lines))}."]
+    parts = [f"One more shard takes {_counts(per_shard(lines))}."]
     for shape in ("all probes", "few probes"):
         figures = asdict(per_measurement(lines, shape))
         counts = _counts({name: figures[name] * 1e6 for name in REQUESTS})
-        parts.append(f"A million measurements more ({shape}): {counts}.")
+        parts.append(f"A million more measurements ({shape}): {counts}.")
     return " ".join(parts)
 
 

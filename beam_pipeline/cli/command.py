@@ -59,7 +59,7 @@ def run_command(
 
 
 def _shortened(line: str) -> str:
-    """Returns a line cut in the middle, since the cause is at its beginning and the cure at its end."""
+    """Returns a line cut in the middle: its cause is at the beginning, its cure at the end."""
     if len(line) <= _MAX_ERROR_CHARS:
         return line
     half = _MAX_ERROR_CHARS // 2 - 20

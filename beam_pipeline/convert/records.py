@@ -32,7 +32,7 @@ from beam_pipeline.dataset.tf_example import (
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.documents.files import Format, WorkUnit
 from beam_pipeline.documents.json import BadRecordError, parse_strict
-from beam_pipeline.documents.json_text import Records
+from beam_pipeline.documents.json_records import Records
 from beam_pipeline.documents.reading import DAMAGED, read_unit
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources.reading import UnreadableInputError
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
     records: Sequence[bytes]
     letters: list[DeadLetter]
     num_blank: int = 0  # lines of only whitespace, which are not records
-    num_bytes: int = 0  # of plain JSON lines, as they are in the file
+    num_bytes: int = 0  # of JSON lines, decompressed, with line feeds
 
 
 def read_batches(unit: WorkUnit, options: RecordOptions) -> Iterator[Batch]:
@@ -108,7 +108,7 @@ def _batch_of_tfrecord(path: str, found: list[bytes | DamagedRecordError], first
 def _batch_of_lines(path: str, found: Records, first_row: int, options: RecordOptions) -> Batch:
     record, fields = options.record_of("jsonl"), options.fields
     lines = found.each()
-    counts = found.data.count(b"\n") - len(lines), found.num_bytes
+    counts = found.num_blank, len(found.content)
     if record == "bytes" and found.max_bytes <= MAX_RECORD_BYTES:
         return Batch(len(lines), lines, [], *counts)
     records, letters = [], []

@@ -1,4 +1,5 @@
-"""RIPE Atlas ping results: JSON lines and BigQuery exports as batches of measurements.
+"""RIPE Atlas results of ping and traceroute: JSON lines and BigQuery exports, as batches of
+measurements.
 
 Batches have the columns of COLUMNS, with nulls for missing values; `measurements.check` applies the
 rules, as for any other input. Lines are decoded straight into typed structs; only those of another
@@ -7,8 +8,10 @@ result share, so that a measurement costs one float.
 """
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, cast
 
 import msgspec
@@ -21,9 +24,9 @@ from msgspec import UNSET, UnsetType
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources import measurements
-from beam_pipeline.sources.options import COLUMNS, AtlasSource
-from beam_pipeline.storage.json_array import ArrayError, split_records
+from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
 from beam_pipeline.storage.lines import DAMAGE, read_blocks
 
 # Reasons of dead letters for lines, and for single pings. The last two are rules of `check`, for
@@ -77,6 +80,9 @@ class Exploded(NamedTuple):
 
 class _BadLineError(Exception):
     """A line, or a ping of it, is a dead letter; the message is its reason."""
+
+
+_Letter = tuple[str, str]  # one of LINE_REASONS, and text
 
 
 class _Ping(msgspec.Struct, gc=False):
@@ -175,10 +181,13 @@ class _Columns:
         return JsonBatch(batch, lines.to_numpy()[parents], self.letters, num_lines)
 
 
+_Parse = Callable[[bytes], tuple[list[_Result], list[_Letter]]]
+
+
 def read_json(
-    stream: BinaryIO, atlas_source: AtlasSource, batch_rows: int = 131_072
+    stream: BinaryIO, atlas_source: AtlasSource, batch_rows: int = 131_072, hops: Hops = "last"
 ) -> Iterator[JsonBatch]:
-    """Reads RIPE Atlas ping results: JSON lines, one object each, or one JSON array of objects.
+    """Reads RIPE Atlas results: JSON lines, one object each, or one JSON array of objects.
 
     Each entry of `result` is a measurement at the result's `timestamp`, the only time reported by
     Atlas: its `rtt`, or a failed ping if it has `x` (timeout) or `error`, else a null rtt. Entries
@@ -187,6 +196,9 @@ def read_json(
     `late`. A failed name resolution is an `error` without a destination. Firmware 1 reports only
     means over its pings: no_results.
 
+    A traceroute gives the replies of its last responding hop, if they are from the destination, or
+    as many failed pings as its last hop has packets; with `hops="all"` every reply of every hop.
+
     Format: https://atlas.ripe.net/docs/apis/measurement-result-format/
 
     Args:
@@ -194,15 +206,17 @@ def read_json(
       atlas_source: the field with the source, `from` (the public address) or `src_addr`.
       batch_rows: a batch ends with the block of lines at which it reaches this many measurements
         and dead letters.
+      hops: which hops of a traceroute are destinations.
 
     Raises:
       DAMAGE, ArrayError: the file is truncated or damaged, after all lines before it.
     """
     decoder, columns = _plain_decoder(atlas_source), _Columns()
+    parse = functools.partial(_parse, atlas_source=atlas_source, hops=hops)
     start = next_line = 0
     damage: list[Exception] = []
     for lines in _lines(stream, damage):
-        _read_lines(lines, next_line, decoder, atlas_source, columns)
+        _read_lines(lines, next_line, decoder, parse, columns)
         next_line += len(lines)
         if len(columns) >= batch_rows:
             yield columns.batch(next_line - start)
@@ -216,7 +230,7 @@ def read_json(
 def _lines(stream: BinaryIO, damage: list[Exception]) -> Iterator[list[bytes]]:
     """Yields lines, or the elements of an array; an error that ends them goes to `damage`."""
     try:
-        yield from split_records(read_blocks(stream), MAX_LINE_BYTES)
+        yield from split_objects(read_blocks(stream), MAX_LINE_BYTES)
     except (*DAMAGE, ArrayError) as error:
         damage.append(error)
 
@@ -225,7 +239,7 @@ def _read_lines(
     lines: list[bytes],
     first_line: int,
     decoder: msgspec.json.Decoder[_Result],
-    atlas_source: AtlasSource,
+    parse: _Parse,
     columns: _Columns,
 ) -> None:
     """Adds consecutive lines to `columns`: plain ones as decoded, others by the rules."""
@@ -243,26 +257,28 @@ def _read_lines(
         odd = done + len(results)
         columns.add(range(first_line + done, first_line + odd), results)
         if odd < len(lines):
-            _read_odd_line(lines[odd], first_line + odd, atlas_source, columns)
+            _read_odd_line(lines[odd], first_line + odd, parse, columns)
         done = odd + 1
 
 
-def _read_odd_line(text: bytes, line: int, atlas_source: AtlasSource, columns: _Columns) -> None:
+def _read_odd_line(text: bytes, line: int, parse: _Parse, columns: _Columns) -> None:
     if not text or text.isspace():
         return
     try:
-        result, letters = _parse(text, atlas_source)
+        results, letters = parse(text)
     except _BadLineError as bad:
         # A character takes at most four bytes, so enough bytes remain for a dead letter.
         excerpt = text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")
         columns.letters.append((line, str(bad), excerpt[:MAX_VALUE_CHARS]))
     else:
-        columns.add([line], [result])
+        columns.add([line] * len(results), results)
         columns.letters += [(line, *letter) for letter in letters]
 
 
-def _parse(text: bytes, atlas_source: AtlasSource) -> tuple[_Result, list[tuple[str, str]]]:
-    """Returns a line's result and its unusable pings as (reason, text), or raises _BadLineError."""
+def _parse(
+    text: bytes, atlas_source: AtlasSource, hops: Hops
+) -> tuple[list[_Result], list[_Letter]]:
+    """Returns a line's results and its unusable pings, or raises _BadLineError."""
     if len(text) > MAX_LINE_BYTES:
         raise _BadLineError("line_too_long")
     try:
@@ -272,27 +288,83 @@ def _parse(text: bytes, atlas_source: AtlasSource) -> tuple[_Result, list[tuple[
     if type(fields) is not dict:
         raise _BadLineError("json_not_an_object")
     # Firmware before 4460 gives no type.
-    if fields.get("type", "ping") != "ping":
+    kind = fields.get("type", "ping")
+    if kind not in ("ping", "traceroute"):
         raise _BadLineError("not_a_ping")
     entries = fields.get("result")
     if entries is None or entries == []:
         raise _BadLineError("dns_error" if fields.get("dnserr") is not None else "no_results")
     if type(entries) is not list:
         raise _BadLineError("wrong_type")
-    result = _Result(
-        timestamp=_timestamp(fields),
-        src=_text(fields, _SRC_NAMES[atlas_source]),
-        dst_addr=_text(fields, _DST_NAMES),
-        af=_ip_version(fields),
-        result=[],
-    )
-    letters: list[tuple[str, str]] = []
+    timestamp, src = _timestamp(fields), _text(fields, _SRC_NAMES[atlas_source])
+    dst_addr, af = _text(fields, _DST_NAMES), _ip_version(fields)
+    letters: list[_Letter] = []
+    if kind == "ping":
+        pings = {dst_addr: list(_usable(_ping, entries, "result", letters))}
+    else:
+        pings = _pings_of_hops(entries, dst_addr, hops, letters)
+    if not letters and not any(pings.values()):
+        raise _BadLineError("no_results")
+    results = [
+        _Result(timestamp=timestamp, src=src, dst_addr=dst, af=af, result=entries)
+        for dst, entries in pings.items()
+    ]
+    return results, letters
+
+
+def _pings_of_hops(
+    entries: list[Any], dst_addr: str | None, hops: Hops, letters: list[_Letter]
+) -> dict[str | None, list[_Ping]]:
+    """Returns the pings of a traceroute by destination."""
+    pings: dict[str | None, list[_Ping]] = defaultdict(list)
+    num_last = 0  # packets of the last hop
+    for index in reversed(range(len(entries))):
+        packets = _packets(entries[index], f"result[{index}]", letters)
+        replies = [(addr, ping) for addr, ping in packets if addr is not None]
+        if index == len(entries) - 1:
+            num_last = len(packets)
+        for addr, ping in replies:
+            if hops == "all" or addr == dst_addr:
+                pings[addr].append(ping)
+        if hops == "last" and replies:
+            break
+    if hops == "last" and not pings:
+        pings[dst_addr] = [_Ping(x="*")] * num_last
+    return pings
+
+
+def _packets(hop: Any, path: str, letters: list[_Letter]) -> list[tuple[str | None, _Ping]]:
+    """Returns the packets of a hop: who replied, if anyone, and the ping.
+
+    A late reply is to an earlier packet, which has its own entry. A hop that could not be probed
+    is one failed packet.
+    """
+    if type(hop) is dict and "error" in hop:
+        return [(None, _Ping(x="*"))]
+    entries = hop.get("result") if type(hop) is dict else None
+    if type(entries) is not list:
+        letters.append(("wrong_type", f"{path}: {_json(hop)}"))
+        return []
+    return [packet for packet in _usable(_packet, entries, path + ".result", letters) if packet]
+
+
+def _packet(entry: Any) -> tuple[str | None, _Ping] | None:
+    if type(entry) is dict and "late" in entry:
+        return None
+    ping = _ping(entry)
+    addr = _typed(entry.get("from"), str) if ping.x is UNSET else None
+    return addr, ping
+
+
+def _usable[T](
+    parse: Callable[[Any], T], entries: list[Any], path: str, letters: list[_Letter]
+) -> Iterator[T]:
+    """Yields the parsed entries of a list; unusable ones go to `letters`."""
     for index, entry in enumerate(entries):
         try:
-            result.result.append(_ping(entry))
+            yield parse(entry)
         except _BadLineError as bad:
-            letters.append((str(bad), f"result[{index}]: {_json(entry)}"))
-    return result, letters
+            letters.append((str(bad), f"{path}[{index}]: {_json(entry)}"))
 
 
 def _json(entry: Any) -> str:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources import mapping, tables
 from beam_pipeline.sources.options import COLUMNS, InputFormat, ReadOptions
-from beam_pipeline.storage.json_array import ArrayError, split_records
 
 HEAD_BYTES = 1 << 16
 _OBJECTS = 20
@@ -112,7 +112,7 @@ def _first_objects(head: bytes) -> tuple[list[bytes], list[dict[str, Any]]]:
     texts: list[bytes] = []
     objects: list[dict[str, Any]] = []
     try:
-        for records in split_records([head], HEAD_BYTES):
+        for records in split_objects([head], HEAD_BYTES):
             for record in records:
                 try:
                     found = orjson.loads(record)

@@ -22,6 +22,7 @@ RttUnit = Literal["s", "ms", "us"]
 RTT_UNITS: tuple[RttUnit, ...] = get_args(RttUnit)
 AtlasSource = Literal["from", "src_addr"]
 ATLAS_SOURCES: tuple[AtlasSource, ...] = ("from", "src_addr")
+Hops = Literal["last", "all"]
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _EPOCH_SECONDS = re.compile(r"\d+(\.\d{1,6})?")
@@ -165,6 +166,7 @@ class ReadOptions:
     input_format: InputFormat | Literal["auto"] = "auto"  # of all files; auto detects it for each
     mapping: Mapping = Mapping()
     atlas_source: AtlasSource = "from"  # which address of a result is the probe's
+    hops: Hops = "last"  # which hops of a traceroute are destinations
     anonymize: KeyReference | None = None  # the key with which addresses are replaced
     skip_bad_files: bool = False  # an unreadable file becomes a dead letter
     encoding: Encoding = "arrow"  # values out of its range become dead letters

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, inputs, mapping, scamper, stored_rows, tables
 from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
@@ -42,7 +43,6 @@ from beam_pipeline.sources.options import ReadOptions, Sample
 from beam_pipeline.sources.sampling import in_window, sampled
 from beam_pipeline.sources.tables import BadRow, TableBatch
 from beam_pipeline.storage.files import open_file
-from beam_pipeline.storage.json_array import ArrayError
 from beam_pipeline.storage.lines import DAMAGE, decompressed
 from beam_pipeline.storage.matching import FileVersion, unchanged
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
@@ -304,7 +304,8 @@ def _letters(
 def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     next_line = 0
     with open_file(piece.path, version=piece.file.version) as stream:
-        for part in atlas.read_json(decompressed(stream), options.atlas_source, BATCH_ROWS):
+        plain = decompressed(stream)
+        for part in atlas.read_json(plain, options.atlas_source, BATCH_ROWS, options.hops):
             letters = [
                 DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
                 for line, reason, text in part.letters

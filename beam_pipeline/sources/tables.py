@@ -22,9 +22,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources.options import Mapping
 from beam_pipeline.storage.files import open_file
-from beam_pipeline.storage.json_array import ArrayError, split_records
 from beam_pipeline.storage.lines import DAMAGE, decompressed, read_blocks
 from beam_pipeline.storage.matching import FileVersion
 
@@ -167,7 +167,7 @@ def gathered(file: FileVersion) -> Iterator[tuple[int, list[bytes]]]:
 
         def pieces() -> Iterator[list[bytes]]:
             try:
-                yield from split_records(read_blocks(stream), MAX_OBJECT_BYTES)
+                yield from split_objects(read_blocks(stream), MAX_OBJECT_BYTES)
             except (*DAMAGE, ArrayError) as error:
                 damage.append(error)
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ripe.atlas.sagan import PingResult
+from ripe.atlas.sagan import PingResult, TracerouteResult
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.sources import atlas, measurements
-from beam_pipeline.sources.options import AtlasSource
+from beam_pipeline.sources.options import AtlasSource, Hops
 from beam_pipeline.storage import lines as storage_lines
-from beam_pipeline.storage.json_array import ArrayError
 from tests.support.atlas_results import GOOD, fault_reasons, good, read, read_one, rows_of
 from tests.support.properties import num_examples
 from tests.support.repository import ROOT
@@ -113,6 +113,93 @@ def test_made_up_results_against_sagan(result: dict[str, Any], source: AtlasSour
     assert rows == rows_of_sagan(line, source)
 
 
+def rows_of_traceroute(line: bytes, hops: Hops) -> list[tuple]:
+    """Returns the measurements of a traceroute by what sagan finds in it."""
+    result = TracerouteResult(line.decode(), on_error=TracerouteResult.ACTION_IGNORE)
+    replies = [[each for each in hop.packets if each.origin] for hop in result.hops]
+    if hops == "all":
+        found = [(each.origin, each.rtt) for hop in replies for each in hop]
+    else:
+        last = next(filter(None, reversed(replies)), [])
+        dst = result.destination_address
+        found = [(dst, each.rtt) for each in last if each.origin == dst]
+        last_hop = result.hops[-1]
+        num_packets = 1 if last_hop.is_error else len(last_hop.packets)
+        found = found or [(dst, -1.0)] * num_packets
+    time = result.created.replace(tzinfo=None)
+    return sorted((time, result.origin, dst, result.af, rtt) for dst, rtt in found)
+
+
+ROUTERS = ["192.168.1.1", "10.0.0.1", "193.0.14.1"]
+made_up_packets = (
+    st.sampled_from([{"x": "*"}, {"late": 2, "from": ROUTERS[0], "ttl": 60}])
+    | st.fixed_dictionaries(
+        {"from": st.sampled_from([*ROUTERS, GOOD["dst_addr"]]), "rtt": st.floats(0.001, 5000)},
+        optional={"err": st.sampled_from(["H", "A", 4]), "ttl": st.just(255), "itos": st.just(1)},
+    )
+)  # fmt: skip
+made_up_hops = st.lists(
+    st.fixed_dictionaries({"hop": st.integers(1, 255), "error": st.just("sendto failed")})
+    | st.fixed_dictionaries(
+        {"hop": st.integers(1, 255), "result": st.lists(made_up_packets, min_size=1, max_size=3)}
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+class TestTraceroute:
+    @pytest.mark.parametrize("hops", ["last", "all"])
+    def test_real_results_against_sagan(self, hops: Hops) -> None:
+        lines = (REAL_RESULTS.parent / "sagan_traceroutes.jsonl").read_bytes().splitlines()
+        batch = read_one(*lines, hops=hops)
+        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.measurements)]
+        rows = [
+            sorted(row for row, of in zip(rows, batch.lines, strict=True) if of == number)
+            for number in range(len(lines))
+        ]
+        assert rows == [rows_of_traceroute(line, hops) for line in lines]
+        letters = [(line, reason) for line, reason, _ in batch.letters]
+        num_failed = sum(row[-1] < 0 for found in rows for row in found)
+        if hops == "last":
+            assert (len(batch.lines), num_failed, letters) == (64, 58, [])
+        else:
+            assert (len(batch.lines), num_failed, letters) == (
+                530,
+                0,
+                [(12, "no_results"), (18, "no_results")],
+            )
+
+    @settings(max_examples=num_examples(200))
+    @given(made_up_hops, st.sampled_from(["last", "all"]))
+    def test_made_up_results_against_sagan(self, result: list[dict], hops: Hops) -> None:
+        line = good(type="traceroute", result=result)
+        batch = read_one(line, hops=hops)
+        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.measurements)]
+        assert sorted(rows) == rows_of_traceroute(line, hops)
+        letters = [] if rows else [(0, "no_results", line.decode())]
+        assert batch.letters == letters
+
+    def test_unusable_entries(self) -> None:
+        """Each is lost alone, and named."""
+        reply = {"from": GOOD["dst_addr"], "rtt": 12.5}
+        packets = [reply, 5, {**reply, "rtt": "1"}, {**reply, "from": 7}, {"x": 1}]
+        line = good(type="traceroute", result=[7, {"hop": 2}, {"hop": 3, "result": packets}])
+        assert [text for _, _, text in read_one(line).letters] == [
+            "result[2].result[1]: 5",
+            'result[2].result[2]: {"from":"193.0.14.129","rtt":"1"}',
+            'result[2].result[3]: {"from":7,"rtt":12.5}',
+            'result[2].result[4]: {"x":1}',
+        ]
+        batch = read_one(line, hops="all")
+        assert [text for _, _, text in batch.letters][4:] == [
+            'result[1]: {"hop":2}',
+            "result[0]: 7",
+        ]
+        assert {reason for _, reason, _ in batch.letters} == {"wrong_type"}
+        assert batch.measurements.column("rtt").to_pylist() == [12.5]
+
+
 class TestFields:
     @pytest.mark.parametrize(
         ("entry", "rtt"),
@@ -197,7 +284,7 @@ class TestBadLines:
             (good() + good(), "json_invalid"),
             (b"17", "json_not_an_object"),
             (b'["a"]', "json_not_an_object"),
-            (good(type="traceroute"), "not_a_ping"),
+            (good(type="dns"), "not_a_ping"),
             (b"{}", "no_results"),
             (good(result=None), "no_results"),
             (good(result=[]), "no_results"),
@@ -351,7 +438,7 @@ entries = (
     | json_values
 )
 some_fields = {
-    "type": st.just("ping") | json_values,
+    "type": st.sampled_from(["ping", "traceroute"]) | json_values,
     "af": st.sampled_from([4, 6]) | json_values,
     "pf": json_values,
     "timestamp": st.integers(-5, 2**33) | json_values,
@@ -403,8 +490,10 @@ def test_any_line_is_accounted_for(
         num_found = np.count_nonzero(found == number) + bad_pings[number]
         if number in bad or not line.strip():
             assert num_found == 0
+        elif (result := orjson.loads(line)).get("type") == "traceroute":
+            assert num_found > 0
         else:
-            assert num_found == len(orjson.loads(line)["result"])
+            assert num_found == len(result["result"])
     for batch in batches:
         block, faults = measurements.check(batch.measurements)
         assert len(block) + len(faults.rows) == len(batch.lines)
