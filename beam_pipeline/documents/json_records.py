@@ -173,9 +173,10 @@ def split_objects(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[li
 
 def begins_sequence(block: bytes) -> bool:
     """Returns whether a file, given its beginning, has objects that are not one to a line."""
-    if block.lstrip(_WHITESPACE).startswith(_RECORD_SEPARATOR):
+    block = block.lstrip(_WHITESPACE)
+    if block.startswith(_RECORD_SEPARATOR):
         return True
-    if _is_object(block.lstrip(_WHITESPACE).partition(b"\n")[0]):
+    if not block.startswith(b"{") or _is_object(block.partition(b"\n")[0]):
         return False
     records = next(split_sequence([block], len(block)), [])
     return bool(records) and _is_object(records[0])

@@ -183,7 +183,7 @@ def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
             return MeasurementFile(file, input_format, (), problem)
         with open_parquet(path, version=version) as parquet:
             schema, metadata = parquet.schema_arrow, parquet.metadata
-    except DAMAGE as error:
+    except (*DAMAGE, UnicodeDecodeError) as error:  # Arrow decodes names of columns
         return MeasurementFile(file, input_format, (), reason_of(error, options))
     if options.input_format == "auto" and atlas.is_bigquery_export(schema):
         input_format = "atlas_bigquery"
