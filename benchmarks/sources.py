@@ -74,7 +74,7 @@ def copy(source: str, target: str) -> int:
     form = source.partition("pings.")[2]
     reader = _READERS.get(form, "read_json")
     duckdb.sql(f"SET threads = 1; COPY (FROM {reader}('{source}')) TO '{target}' (FORMAT PARQUET)")
-    return duckdb.sql(f"SELECT count(*) FROM '{target}'").fetchall()[0][0]
+    return duckdb.read_parquet(target).shape[0]
 
 
 def _measured(bench: Bench, form: str, contender: str, number: int, size: int) -> Run:

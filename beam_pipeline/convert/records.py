@@ -59,22 +59,21 @@ class Batch(NamedTuple):
     letters: list[DeadLetter]
     num_blank: int = 0  # lines of only whitespace, which are not records
     num_bytes: int = 0  # of JSON lines, decompressed, with line feeds
+    is_whole: bool = True  # False: its only letter stands for the unreadable rest of the file
 
 
 def read_batches(unit: WorkUnit, options: RecordOptions) -> Iterator[Batch]:
     """Yields all records of a work unit.
 
-    Raises UnreadableInputError if the file is damaged, which leaves earlier batches valid, and
-    ProbelineError if it is not the file that was planned.
+    Raises ProbelineError if the file is damaged and --on_bad_file is "fail", or if it is not the
+    file that was planned.
     """
-    file, path = unit.file, unit.path
+    path, problem = unit.path, unit.file.problem
     first_row = row = unit.first_row or 0
-    if file.problem is not None:
-        raise UnreadableInputError(path, 0, file.problem)
     names = list(options.fields)
     pieces = read_unit(unit, MAX_RECORD_BYTES, lambda _, schema: names or schema.names)
     try:
-        for piece in pieces:
+        for piece in pieces if problem is None else ():
             if isinstance(piece, Records):
                 batch = _batch_of_lines(path, piece, row, options)
             elif isinstance(piece, pa.RecordBatch):
@@ -84,7 +83,13 @@ def read_batches(unit: WorkUnit, options: RecordOptions) -> Iterator[Batch]:
             yield batch
             row += batch.num_read + batch.num_blank
     except DAMAGED as error:
-        raise UnreadableInputError(path, row, one_line(error), row - first_row) from error
+        problem = one_line(error)
+    if problem is not None:
+        unreadable = UnreadableInputError(path, row, problem, row - first_row)
+        if options.on_bad_file == "fail":
+            raise unreadable.as_error()
+        yield Batch(1, [], [unreadable.as_letter()], is_whole=False)
+        return
     if unit.num_rows is not None and row - first_row != unit.num_rows:
         raise ProbelineError(
             f"{path} has {row - first_row} rows from row {first_row} on, but its footer says "

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from beam_pipeline.kernels import kernel
-from beam_pipeline.storage.lines import PartialRecord, split_lines
+from beam_pipeline.storage.lines import split_lines
 
 PADDING = bytes(64)  # after the records, for kernels that read beyond them
 _WHITESPACE = b" \t\r\n"
@@ -86,7 +86,7 @@ def split_records(
             stop, stops = int(ends[-1]) + 1, ends + sum(map(len, held))
             starts = np.append(lead, stops[:-1] + 1)
             stops = np.minimum(stops, starts + max_record_bytes + 1)
-            yield form.without_blank(_records([*held, block[:stop]], starts, stops))
+            yield form.without_blank(_records([*held, memoryview(block)[:stop]], starts, stops))
             block, held, lead = block[stop:], [], 0
         held.append(block)
         size = sum(map(len, held)) - lead
@@ -104,7 +104,7 @@ def split_records(
 
 
 def _records(
-    parts: Sequence[bytes], starts: np.ndarray = _NONE, stops: np.ndarray = _NONE
+    parts: Sequence[bytes | memoryview], starts: np.ndarray = _NONE, stops: np.ndarray = _NONE
 ) -> Records:
     return Records(b"".join((*parts, PADDING)), starts, stops)
 
@@ -192,16 +192,19 @@ def _is_object(text: bytes) -> bool:
 def split_sequence(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
     """Yields the objects of a sequence, one list per block; blocks are cut anywhere."""
     state = np.zeros(3, np.int64)
-    partial = PartialRecord(max_record_bytes)
+    held: list[bytes] = []  # the beginning of the next object
+    room = max_record_bytes + 1
     for block in blocks:
         block = block.replace(_RECORD_SEPARATOR, b" ")
         records, start = [], 0
         for end in _find_ends(np.frombuffer(block, np.uint8), state, True).tolist():
-            records.append(partial.finish(block[start:end]).strip(_WHITESPACE))
-            start = end
-        partial.add(block[start:])
+            held.append(block[start:end][:room])
+            records.append(b"".join(held).strip(_WHITESPACE))
+            held, room, start = [], max_record_bytes + 1, end
+        held.append(block[start:][:room])
+        room -= len(held[-1])
         yield records
-    if partial.finish(b"").strip(_WHITESPACE):
+    if b"".join(held).strip(_WHITESPACE):
         raise ArrayError("the last JSON object does not end: the file is truncated")
 
 

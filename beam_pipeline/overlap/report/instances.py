@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from beam_pipeline.overlap.report.contents import ROW_KEY, Row
 from beam_pipeline.overlap.report.output import Advance, Output, decoded, reading
 from beam_pipeline.overlap.report.passages import Piece, passages
-from beam_pipeline.overlap.results.contaminated import merge_spans_of
+from beam_pipeline.overlap.results.contaminated import merge_spans_of, places_of
 from beam_pipeline.overlap.results.details import COMPACT, FULL
 from beam_pipeline.overlap.results.layout import DETAILS, EVAL_TEXTS, MATCHES, TRAIN_TEXTS
 from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
@@ -101,10 +101,8 @@ def _best(matches: pa.Table, goes_on: bool) -> pa.Table:
         begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
     pair_of_match, firsts = np.cumsum(begins) - 1, np.flatnonzero(begins)
     num_ngrams = np.bincount(pair_of_match)
-    offsets = matches["eval_offsets"].combine_chunks()
-    starts, ends = (each.to_numpy().astype(np.int64) for each in offsets.flatten().flatten())
-    pairs = np.repeat(pair_of_match, np.diff(offsets.offsets.to_numpy()))
-    spans = merge_spans_of(pairs, starts, ends)
+    of_places, starts, ends = places_of(matches["eval_offsets"].combine_chunks())
+    spans = merge_spans_of(pair_of_match[of_places], starts, ends)
     num_chars = np.bincount(spans.documents, spans.ends - spans.starts, len(firsts))
     order = np.lexsort((-num_ngrams, -num_chars, rows[firsts]))
     row_of_pair = rows[firsts][order]

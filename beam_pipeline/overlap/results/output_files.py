@@ -23,6 +23,7 @@ from beam_pipeline.storage.files import atomic_write, open_file
 _BLOCK_BYTES = 1 << 20
 _GZIP_FORMAT = 31  # zlib's wbits for a gzip header, without name and time
 _LEVEL = 3
+PLACES = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))  # in code points
 EMPTY_MEMBER = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT).flush()
 
 
@@ -140,10 +141,11 @@ def json_floats(values: np.ndarray) -> pa.LargeBinaryArray:
     return split.flatten().cast(pa.large_binary())
 
 
-def json_places(bounds: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.LargeBinaryArray:
-    """Returns lists of places as JSON: `[[0,5],[9,12]]`."""
-    pairs = [piece(b"["), json_numbers(starts), piece(b","), json_numbers(ends), piece(b"]")]
-    return json_lists(bounds, join_pieces(pairs))
+def json_places(places: pa.ListArray) -> pa.LargeBinaryArray:
+    """Returns PLACES, not a slice, as JSON: `[[0,5],[9,12]]`."""
+    starts, ends = (json_numbers(each.to_numpy()) for each in places.flatten().flatten())
+    pairs = join_pieces([piece(b"["), starts, piece(b","), ends, piece(b"]")])
+    return json_lists(places.offsets.to_numpy().astype(np.int64), pairs)
 
 
 def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
@@ -213,9 +215,10 @@ class LazyFiles(ExitStack):
             self._open[name] = self.enter_context(wrap(stream, **options))
         return self._open[name]
 
-    def path(self, name: str) -> str | None:
-        """Returns the path of a file, or None if it was not created."""
-        return f"{self._prefix}.{name}" if name in self._open else None
+    @property
+    def paths(self) -> dict[str, str]:
+        """The path of each file by name."""
+        return {name: f"{self._prefix}.{name}" for name in self._open}
 
 
 # --- Parquet and Arrow --------------------------------------------------------------------------
@@ -235,6 +238,13 @@ def strings_of(values: pa.LargeBinaryArray) -> pa.StringArray:
             None if each is None else escape_surrogates(decode(each)) for each in values.to_pylist()
         )
         return pa.array(texts, pa.string())
+
+
+def place_lists(bounds: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.ListArray:
+    """Returns ranges [start, end) as PLACES, with the bounds of each list."""
+    fields = [each.astype(np.int32) for each in (starts, ends)]
+    structs = pa.StructArray.from_arrays(fields, ["start", "end"])
+    return pa.ListArray.from_arrays(bounds.astype(np.int32), structs)
 
 
 def parquet_writer(stream: BinaryIO, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:

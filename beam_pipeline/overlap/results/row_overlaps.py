@@ -33,6 +33,7 @@ from beam_pipeline.overlap.results.output_files import (
     json_places,
     json_strings,
     piece,
+    place_lists,
     record_lines,
 )
 from beam_pipeline.storage.files import atomic_write
@@ -302,7 +303,7 @@ def _coverage_fields(
     spans = merge_spans_of(of_places, starts.astype(np.int64), ends.astype(np.int64))
     bounds = np.searchsorted(spans.documents, np.arange(len(hits) + 1))
     return {
-        "spans": json_places(bounds, spans.starts, spans.ends),
+        "spans": json_places(place_lists(bounds, spans.starts, spans.ends)),
         "longest_span": json_numbers(np.maximum.reduceat(spans.ends - spans.starts, bounds[:-1])),
         "num_tokens": json_numbers(hits["num_tokens"]),
         "num_covered_tokens": json_numbers(hits["num_covered_tokens"]),
