@@ -21,9 +21,6 @@ def main(host: dict, arguments: list[str]) -> int:
     """
     if host["count"] > 1:
         jax.distributed.initialize(f"127.0.0.1:{host['port']}", host["count"], host["index"])
-    jax.config.update(
-        "jax_persistent_cache_min_compile_time_secs", 0
-    )  # the runs of a test are alike
     from training import train
     from training.maxtext.feed import FeedIterator
 
