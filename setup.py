@@ -12,10 +12,10 @@ VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "beam_pipeline/__init__.py"
 BASE = [  # to read, check and look at a dataset
     "array-record>=0.8.1,<0.9",  # the shards
     "google-crc32c>=1.5,<2",  # the checksum that GCS keeps of every object
-    "msgspec>=0.20,<0.23",  # MessagePack with sorted keys: the ids of records without one
+    "msgspec>=0.20,<0.23",  # RIPE Atlas results; MessagePack with sorted keys
     "numba>=0.68,<0.69",  # the kernels; its cache is mended in beam_pipeline.kernels
     "numpy>=2,<3",
-    "orjson>=3.10,<4",  # RIPE Atlas results, documents, the manifest
+    "orjson>=3.10,<4",  # documents, the manifest
     "pyarrow>=18,<27",  # Parquet, the bytes of a row
     "rich>=13,<16",  # progress, tables
     # Used by the jobs alone. They are here because --setup_file installs no extra on a worker,

@@ -54,7 +54,7 @@ def markdown(day: Sequence[Results]) -> str:
         "": lambda run: run.case["variant"],
         "seed": lambda run: str(run.case["seed"]),
         "steps": lambda run: f"{_num_steps(run):,}",
-        "bits a token": md.figure("bits", "{:.3f}"),
+        "bits per token": md.figure("bits", "{:.3f}"),
         **{f"{name}, bits": functools.partial(_kind_bits, name) for name in _RTT_BYTES},
         "error, destination seen before": md.figure("rtt_error_seen", "{:.1%}"),
         "error, destination new": md.figure("rtt_error_new", "{:.1%}"),

@@ -56,7 +56,7 @@ def cases(args: argparse.Namespace) -> list[Case]:
     for lengths in args.lengths:
         if "peers" in args.parts or own:
             for name in args.contenders:
-                mb = -1 if own else min(args.peer_mb, CONTENDERS[name].max_mb or args.peer_mb)
+                mb = -1 if own else args.peer_mb
                 file_format = suffix(args.corpus[0]) if own else FORMATS[0]
                 wanted.append(Case("peers", name, mb, file_format, lengths, rows))
         if "formats" in args.parts and not own:

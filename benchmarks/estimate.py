@@ -229,9 +229,12 @@ def costs_of(use: Use, prices: Prices, assumed: Assumptions) -> dict[str, float]
     """Returns dollars by component."""
     kept_months = assumed.soft_delete_days / 30
     return {
-        "vCPU": use.vcpu_hours * prices.vcpu_hour,
-        "memory": use.vcpu_hours * assumed.memory_gb_per_vcpu * prices.memory_gb_hour,
-        "disk": use.vcpu_hours * assumed.disk_gb_per_vcpu * prices.disk_gb_hour,
+        "vCPU, memory, disk": use.vcpu_hours
+        * (
+            prices.vcpu_hour
+            + assumed.memory_gb_per_vcpu * prices.memory_gb_hour
+            + assumed.disk_gb_per_vcpu * prices.disk_gb_hour
+        ),
         "shuffle": billed_shuffle_gb(use.shuffle_gb, prices) * prices.shuffle_gb,
         "requests": use.class_a / 1000 * prices.class_a_1000
         + use.class_b / 1000 * prices.class_b_1000,

@@ -14,13 +14,13 @@ and share of training probes. All runs, including failed ones, and their medians
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import markdown as md
 from benchmarks import runner
-from benchmarks.engine_servers import prism_binary, prism_flags
 from benchmarks.results import Median, Results, Run, medians
 from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found
 
@@ -31,25 +31,18 @@ DUCKDB = "duckdb"
 
 
 class Contender(NamedTuple):
-    """A contender: its module, and the number of measurements above which it is too slow."""
+    """A contender: its title, module and flags."""
 
     title: str
     module: str
-    max_measurements: int | None = None
-    flags: Callable[[], tuple[str, ...]] = tuple  # none
+    flags: tuple[str, ...] = ()
 
 
 CONTENDERS = {
     "main": Contender("Probeline, in-memory runner", "beam_pipeline.main"),
-    "main-one": Contender(
-        "Probeline, one core", "beam_pipeline.main", flags=lambda: ("--direct_num_workers=1",)
-    ),
-    "main-prism": Contender("Probeline, Prism", "beam_pipeline.main", flags=prism_flags),
+    "main-one": Contender("Probeline, one core", "beam_pipeline.main", ("--direct_num_workers=1",)),
     DUCKDB: Contender("DuckDB, one ordered stream", "benchmarks.peers.duckdb_ordered"),
     "polars": Contender("Polars, sort in memory", "benchmarks.peers.polars_sorted"),
-    "naive-beam": Contender(
-        "naive Beam, in-memory runner", "benchmarks.peers.naive_beam", max_measurements=1_000_000
-    ),
 }
 
 
@@ -66,17 +59,7 @@ def command(name: str, source: Path, output: Path, args: argparse.Namespace) -> 
         train_ratio=TRAIN_RATIO,
         **own,
     )
-    return [*flags, *CONTENDERS[name].flags()]
-
-
-def obstacle(name: str, size: int) -> str | None:
-    """Returns the reason why a contender cannot run on `size` measurements here, or None."""
-    largest = CONTENDERS[name].max_measurements
-    if largest is not None and size > largest:
-        return f"left out above {largest:,} measurements: too slow"
-    if name == "main-prism" and not os.access(prism_binary(), os.X_OK):
-        return "no Prism binary: set PRISM_BINARY or go install it (see benchmarks/README.md)"
-    return None
+    return [*flags, *CONTENDERS[name].flags]
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -96,17 +79,11 @@ def _run(argv: Sequence[str]) -> int:
     }
     bench = Bench("grouping", args, options)
     for name in args.contenders:
-        if obstacle(name, WARM_UP_MEASUREMENTS) is None:
-            bench.warm_up(name, _measured(bench, name, WARM_UP_MEASUREMENTS, 0))
+        bench.warm_up(name, _measured(bench, name, WARM_UP_MEASUREMENTS, 0))
     for size in args.sizes:
-        names = [
-            name
-            for name in args.contenders
-            if bench.can_run(_case(name, size), obstacle(name, size))
-        ]
-        for number, name in bench.rounds(names):
+        for number, name in bench.rounds(args.contenders):
             bench.keep(_measured(bench, name, size, number))
-    return bench.end(markdown(bench.results))
+    return bench.end(markdown([bench.results]))
 
 
 def _case(name: str, size: int) -> dict[str, str | int]:
@@ -159,51 +136,62 @@ def rate(line: Median) -> float:
     return line.case["num_measurements"] / line.figures["cpu_s"] / 1e6
 
 
-def markdown(results: Results) -> str:
-    """Returns the table, one row per contender and size, with notes."""
-    lines = medians(results.runs)
-    lines.sort(key=lambda line: (line.case["num_measurements"], line.figures.get("cpu_s", 1e99)))
+def markdown(day: Sequence[Results]) -> str:
+    """Returns one table of all results of a day, and the cost of another probe, with notes."""
+    lines = [
+        replace(line, case={**line.case, "num_probes": results.options["num_probes"]})
+        for results in day
+        for line in medians(results.runs)
+    ]
+    lines.sort(key=lambda line: (*_data(line), line.figures.get("cpu_s", 1e99)))
     of_duckdb = {
-        line.case["num_measurements"]: rate(line)
+        _data(line): rate(line)
         for line in lines
         if line.case["contender"] == DUCKDB and line.figures
     }
 
     def ratio(line: Median) -> str:
-        other = of_duckdb.get(line.case["num_measurements"])
+        other = of_duckdb.get(_data(line))
         return f"{rate(line) / other:.2f}" if other else ""
 
     columns: md.Columns = {
         "contender": lambda line: _title(line.case),
         "measurements": lambda line: md.size(line.case["num_measurements"]),
+        "probes": lambda line: md.size(line.case["num_probes"]),
+        "runs": lambda line: str(line.num_runs),
         "M measurements per CPU-second": lambda line: f"{rate(line):.2f}",
         **md.COSTS,
         "ratio to DuckDB": ratio,
     }
-    options = results.options
+    options = day[-1].options
+    at = lambda case: f"at {md.size(case['num_measurements'])}"  # noqa: E731
     notes = [
-        md.circumstances(results),
-        f"Simulated measurements of {options['num_probes']:,} probes; all write arrow-encoded "
-        f"records of at most {options['max_row_size_mb']} MiB with ArrayRecord options "
+        f"{day[0].date[:10]}, {md.machine(day[0])}; medians, the contenders interleaved.",
+        f"Simulated measurements; all write arrow-encoded records of at most "
+        f"{options['max_row_size_mb']} MiB with ArrayRecord options "
         f"`{options['array_record_options']}`; the engines of the peers have "
         f"{options['threads']} threads. CPU, wall and memory are of the whole process tree, "
         "start of the interpreter included.",
         "The peers do less, which favours them: they do not check or canonicalise addresses, "
-        "write no manifest or row index, and one file a split.",
-        *md.shortfalls(results, _title, lambda case: f"at {md.size(case['num_measurements'])}"),
+        "write no manifest or row index, and one file per split.",
+        *(line for results in day for line in md.shortfalls(results, _title, at)),
+        *_per_probe(lines),
     ]
-    return md.page([md.results_table(columns, lines)], notes)
+    return md.page([md.results_table(columns, lines, num_named=3)], notes)
 
 
-def per_probe(day: Sequence[Results]) -> Iterator[str]:
-    """Yields sentences on the cost of a probe, where a size ran with two numbers of probes."""
+def _data(line: Median) -> tuple[int, int]:
+    return line.case["num_probes"], line.case["num_measurements"]
+
+
+def _per_probe(lines: Sequence[Median]) -> Iterator[str]:
+    """Yields a sentence for each size that ran with two numbers of probes or more."""
     cpu_s: dict[int, dict[str, dict[int, float]]] = {}
-    for results in day:
-        for line in medians(results.runs):
-            if line.figures:
-                of_size = cpu_s.setdefault(line.case["num_measurements"], {})
-                of_contender = of_size.setdefault(_title(line.case), {})
-                of_contender[results.options["num_probes"]] = line.figures["cpu_s"]
+    for line in lines:
+        if line.figures:
+            num_probes, size = _data(line)
+            of_contender = cpu_s.setdefault(size, {}).setdefault(_title(line.case), {})
+            of_contender[num_probes] = line.figures["cpu_s"]
     for size, contenders in cpu_s.items():
         shown = []
         for title, found in contenders.items():
@@ -212,7 +200,7 @@ def per_probe(day: Sequence[Results]) -> Iterator[str]:
                 each_us = (found[many] - found[few]) / (many - few) * 1e6
                 shown.append(f"{title} {each_us:.1f}")
         if shown:
-            yield f"CPU-µs of each probe more, at {md.size(size)}: {'; '.join(shown)}."
+            yield f"CPU-µs per additional probe, at {md.size(size)}: {'; '.join(shown)}."
 
 
 main = runner.program(_run)

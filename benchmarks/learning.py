@@ -198,7 +198,7 @@ class Bar(NamedTuple):
 
 
 BARS = (
-    Bar("bits", "bits a token, all", 1.2),
+    Bar("bits", "bits per token, all", 1.2),
     Bar("source_again_bits", "source bytes after the first measurement", 0.1, kind="source, again"),
     Bar("destination_bits", "destination bytes", 1.2, kind="destination"),
     Bar("sigmas", "RTT: nearer than last seen, sign test, in σ", lowest=2, pattern=".1f"),

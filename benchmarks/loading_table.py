@@ -30,8 +30,6 @@ _STEP: md.Columns = {
     "CPU of the main process": md.figure("main_cpu", "{:.1%}"),
     "waiting for data": md.figure("waiting", "{:.1%}"),
 }
-_PADDING: md.Columns = {**_NAMES, "padding": md.figure("padding", "{:.3%}")}
-_STORAGE = ("dataset", "stored as", "measurements", "records", "bytes/measurement")
 
 
 def _millions(number: float) -> str:
@@ -48,26 +46,11 @@ def _speed(lines: list[Median]) -> str:
             -line.figures.get("tokens_per_cpu_s", 0),
         ),
     )
-    of_seed = {
-        line.case["dataset"]: line.figures["tokens_per_cpu_s"]
-        for line in lines
-        if line.case["loader"] == "seed" and line.figures
-    }
-
-    def ratio(line: Median) -> str:
-        seed = of_seed.get(line.case["dataset"])
-        if not seed:
-            return ""
-        times = line.figures["tokens_per_cpu_s"] / seed
-        return f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
-
     columns: md.Columns = {
         **_NAMES,
         "M real tokens/s": _tokens_per_s,
         "M real tokens/CPU-second": lambda line: _millions(line.figures["tokens_per_cpu_s"]),
-        "ratio to plain Python": ratio,
-        "first batch s, of the process": md.figure("first_batch_s", "{:.1f}"),
-        "first batch s, of the loader": md.figure("first_batch_of_build_s", "{:.1f}"),
+        "first batch s": md.figure("first_batch_of_build_s", "{:.1f}"),
         "peak MiB": md.figure("peak_mib"),
     }
     return md.results_table(columns, ranked, num_words=2)
@@ -81,11 +64,11 @@ def _slow_requests(lines: list[Median], stored: dict[str, dict]) -> str:
 
     columns: md.Columns = {
         **_NAMES,
-        "ms a request": lambda line: f"{line.case['request_ms']:g}",
+        "ms per request": lambda line: f"{line.case['request_ms']:g}",
         "shards": shards,
         "requests to the first batch": md.figure("first_batch_requests"),
         "first batch s, of the loader": md.figure("first_batch_of_build_s", "{:.1f}"),
-        "requests a batch": md.figure("requests_per_batch", "{:.1f}"),
+        "requests per batch": md.figure("requests_per_batch", "{:.1f}"),
         "M real tokens/s": _tokens_per_s,
     }
     return md.results_table(columns, lines, num_named=4, num_words=2)
@@ -93,20 +76,6 @@ def _slow_requests(lines: list[Median], stored: dict[str, dict]) -> str:
 
 def _tokens_per_s(line: Median) -> str:
     return _millions(line.figures["tokens_per_s"])
-
-
-def _storage(datasets: dict[str, dict]) -> str:
-    """Returns the size of each dataset on disk: as rows, cached, and as padded buckets."""
-    rows = []
-    for dataset, stored in datasets.items():
-        kinds = {"probe rows": stored}
-        if "cache" in stored:
-            kinds["column cache"] = {**stored, **stored["cache"]}
-        for kind, counted in kinds.items():
-            per_measurement = counted["file_bytes"] / max(counted["measurements"], 1)
-            numbers = [f"{counted['measurements']:,}", f"{counted['records']:,}"]
-            rows.append([dataset, kind, *numbers, f"{per_measurement:.1f}"])
-    return md.table(_STORAGE, rows, num_words=2)
 
 
 def _notes(results: Results) -> list[str]:
@@ -121,13 +90,14 @@ def _notes(results: Results) -> list[str]:
         "makes few such rows, and so have those of the sampler in plain Python, since one could "
         "take longer than a run.",
     ]
-    fills = [
-        f"{dataset} {stored['cache']['fill_s']:.1f} s"
-        for dataset, stored in options["stored"].items()
-        if "cache" in stored
-    ]
-    if fills:
-        lines.append(f"Filling the cache, first batch included: {', '.join(fills)}.")
+    padding: dict[str, float] = {}
+    for run in results.runs:
+        name = LOADERS[run.case["loader"]]
+        padding[name] = max(padding.get(name, 0), run.figures.get("padding", 0))
+    most = "; ".join(f"{name} {share:.1%}" for name, share in padding.items())
+    lines.append(f"Padding, at most: {most}.")
+    if fills := [s["cache"]["fill_s"] for s in options["stored"].values() if "cache" in s]:
+        lines.append(f"Filling the cache took {min(fills):.1f} to {max(fills):.1f} s.")
     if any(Case(**run.case).is_on_gcs for run in results.runs):
         lines.append("The GCS emulator runs on the same machine; its CPU is not counted.")
     load = statistics.median(run.load_before for run in results.runs) if results.runs else 0.0
@@ -138,12 +108,10 @@ def _notes(results: Results) -> list[str]:
         )
     if any(run.case.get("request_ms") for run in results.runs):
         lines.append(
-            "Where requests are slow, each takes so many ms longer than the emulator; the cache is "
-            "filled in each run, before its first batch."
+            "A slow request takes that many ms longer than the emulator's; the cache is filled in "
+            "each run, before its first batch."
         )
-    return lines + md.shortfalls(
-        results, lambda case: f"{title(case)},", lambda case: f"on {case['dataset']}"
-    )
+    return lines + md.shortfalls(results, title, lambda case: f"on {case['dataset']}")
 
 
 def markdown(results: Results) -> str:
@@ -154,14 +122,9 @@ def markdown(results: Results) -> str:
     lines = medians(results.runs)
     slow = [line for line in lines if line.case.get("request_ms")]
     stepped = [line for line in lines if line.case["step_ms"]]
-    plain = [line for line in lines if line.figures and Case(**line.case).is_plain]
     tables = [_speed([line for line in lines if line not in slow and line not in stepped])]
     if stepped:
         tables.append(md.results_table(_STEP, stepped, num_named=3, num_words=2))
     if slow:
         tables.append(_slow_requests(slow, results.options["stored"]))
-    if plain:
-        tables.append(md.results_table(_PADDING, plain, num_words=2))
-    if stored := results.options["stored"]:
-        tables.append(_storage(stored))
     return md.page(tables, _notes(results))

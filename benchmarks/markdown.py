@@ -51,11 +51,10 @@ def size(number: int) -> str:
 def circumstances(results: Results) -> str:
     """Returns a sentence on the date, the machine and the number of rounds."""
     num_rounds = results.options["rounds"]
-    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     rounds = "one round"
     if num_rounds > 1:
         rounds = f"medians of {num_rounds} rounds, the contenders interleaved"
-    return f"{results.date[:10]}, {machine(results)}; {rounds}; {versions}."
+    return f"{results.date[:10]}, {machine(results)}; {rounds}."
 
 
 def machine(results: Results) -> str:

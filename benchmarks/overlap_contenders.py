@@ -31,19 +31,15 @@ class Contender(NamedTuple):
     """A contender and its limits."""
 
     title: str
-    max_mb: int | None = None  # of training text, above which it is too slow
     max_lengths: int | None = None  # values of n at a time
     reads_parquet: bool = False  # in addition to JSON lines
-    tokenizer: str = ""  # of datatrove
+    peer: str = ""  # whose environment it needs
 
 
 CONTENDERS = {
     PROBELINE: Contender("Probeline, the whole job", reads_parquet=True),
     JOINED: Contender("joined strings in a set"),
-    "datatrove-split": Contender("datatrove, cut at spaces", max_lengths=1, tokenizer="split"),
-    "datatrove": Contender(
-        "datatrove, its English tokeniser", max_mb=20, max_lengths=1, tokenizer="english"
-    ),
+    "datatrove-split": Contender("datatrove, cut at spaces", max_lengths=1, peer="datatrove"),
 }
 
 
@@ -62,14 +58,13 @@ def command(name: str, job: OverlapJob) -> list[str]:
     if name == JOINED:
         return [*module_command("benchmarks.peers.joined_strings"), *flags]
     script = ROOT / "benchmarks" / "peers" / "datatrove_decontamination.py"
-    tokenizer = f"--tokenizer={CONTENDERS[name].tokenizer}"
-    return [str(peer_python("datatrove")), str(script), *flags, tokenizer]
+    return [str(peer_python("datatrove")), str(script), *flags]
 
 
 def obstacle(name: str, file_format: str, num_lengths: int) -> str | None:
     """Returns the reason why a contender cannot run on a format here, or None."""
     contender = CONTENDERS[name]
-    if contender.tokenizer and (missing := no_environment("datatrove")):
+    if contender.peer and (missing := no_environment(contender.peer)):
         return missing
     if contender.max_lengths and num_lengths > contender.max_lengths:
         return f"it takes {contender.max_lengths} value of n at a time"

@@ -30,7 +30,7 @@ _DOLMA = {
 }
 TEXT_DEDUP = "text-dedup, MinHash"
 PEERS = {  # environment, program, options that do not take n
-    "datatrove, cut at spaces": ("datatrove", "datatrove_decontamination", "--tokenizer=split"),
+    "datatrove, cut at spaces": ("datatrove", "datatrove_decontamination", ""),
     **{name: ("dolma", "dolma_dedupe", option) for name, option in _DOLMA.items()},
     "dolma, whole paragraphs": ("dolma", "dolma_dedupe", ""),
     TEXT_DEDUP: ("text_dedup", "text_dedup_minhash", ""),

@@ -1,20 +1,19 @@
 """The tables of the overlap bench, with notes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from benchmarks import markdown as md
-from benchmarks.overlap_contenders import CONTENDERS, JOINED
+from benchmarks.overlap_contenders import CONTENDERS
 from benchmarks.results import Median, Results, medians
 
 
 class Line(NamedTuple):
-    """A case's medians, its start-up's CPU seconds, and the set's medians on the same text."""
+    """A case's medians, and its start-up's CPU seconds."""
 
     case: dict[str, Any]
     figures: dict[str, float]
     start_s: float | None
-    of_set: "Line | None" = None
 
     @property
     def scan_s(self) -> float | None:
@@ -45,17 +44,11 @@ def _lines(part: str, every: Sequence[Median]) -> list[Line]:
         for line in every
         if line.case["part"] == "start" and line.figures
     }
-    lines = [
+    return [
         Line(line.case, line.figures, starts.get(task(line)))
         for line in every
         if line.case["part"] == part
     ]
-    of_set = {
-        line.case["lengths"]: line
-        for line in lines
-        if line.case["contender"] == JOINED and line.figures
-    }
-    return [line._replace(of_set=of_set.get(line.case["lengths"])) for line in lines]
 
 
 def _number(value: float | None) -> str:
@@ -66,16 +59,6 @@ def _number(value: float | None) -> str:
 
 def _title(case: dict[str, Any]) -> str:
     return CONTENDERS[case["contender"]].title
-
-
-def _ratio(rate_of: Callable[[Line], float | None]) -> Callable[[Line], str]:
-    """Returns a column that shows a rate as a multiple of the set's."""
-
-    def shown(line: Line) -> str:
-        own, other = rate_of(line), rate_of(line.of_set) if line.of_set else None
-        return _number(own / other) if own and other else ""
-
-    return shown
 
 
 _RATES: md.Columns = {
@@ -91,8 +74,6 @@ _PEERS: md.Columns = {
     "n": lambda line: line.case["lengths"],
     **_TEXT,
     **_RATES,
-    "ratio to the set, whole run": _ratio(rate),
-    "ratio to the set, start-up apart": _ratio(_scan_rate),
     **_COSTS,
     "documents with a hit": md.figure("num_documents"),
 }
@@ -109,7 +90,7 @@ _GROWTH: md.Columns = {
     **_PASSES,
     "CPU s": md.COSTS["CPU s"],
     "start-up, CPU s": _RATES["start-up, CPU s"],
-    "CPU s a GB, start-up apart": lambda line: _number(
+    "CPU s per GB, start-up apart": lambda line: _number(
         line.scan_s and line.scan_s / line.figures["text_mb"] * 1000
     ),
     **_COSTS,
@@ -138,7 +119,7 @@ def _notes(results: Results) -> list[str]:
         same = all(len(digests) == 1 for digests in found.values())
         numbers = sorted({int(number) for digests in found.values() for _, number in digests})
         lines.append(
-            f"All that tell of n-grams found {'the same' if same else 'DIFFERENT ONES'} in the "
+            f"All that report n-grams found {'the same' if same else 'DIFFERENT ONES'} in the "
             "same text for the same n, by evaluation row, with occurrences and documents: "
             f"{numbers[0]:,} to {numbers[-1]:,} of them."
         )

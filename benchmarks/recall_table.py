@@ -14,11 +14,8 @@ _FALSE = {
     "rows": ("short rows", "long rows"),
     "documents": ("boilerplate", "near", "background"),
 }
-_TITLES = {
-    "pairs": "**Pairs of a document and an evaluation row**",
-    "rows": "**Evaluation rows**",
-    "documents": "**Documents**",
-}
+_TITLES = {"rows": "**Evaluation rows**", "documents": "**Documents**"}
+_SWEPT_N = 13
 
 type Score = dict[str, Any]
 
@@ -33,13 +30,14 @@ def _name(case: dict[str, Any]) -> str:
     return ", ".join(["Probeline", *given])
 
 
-def _scores(runs: Sequence[Run], unit: str) -> Iterator[tuple[str, Score]]:
-    """Yields (name, score) of a unit, in run order."""
+def _scores(runs: Sequence[Run], unit: str) -> Iterator[tuple[str, str, Score]]:
+    """Yields (name, detector, score) of a unit, in run order; rules only with `drop_empty`."""
     for run in runs:
+        is_plain = run.case["contender"] == PROBELINE and run.case["tokenizer"] == "default"
         for score in run.details.get("scores", ()):
-            if score["unit"] == unit:
-                detector = f": {score['detector']}" if score["detector"] else ""
-                yield f"{_name(run.case)}{detector}", score
+            is_rule = not score["detector"].startswith("n = ")
+            if score["unit"] == unit and not (is_plain and is_rule):
+                yield _name(run.case), score["detector"], score
 
 
 def _is_swept(case: dict[str, Any]) -> bool:
@@ -60,16 +58,24 @@ def _unit_table(runs: Sequence[Run], unit: str) -> list[str]:
     lines = [*_scores([run for run in runs if not _is_swept(run.case)], unit)]
     if not lines:
         return []
-    planted = lines[0][1]["planted"]
+    planted = lines[0][2]["planted"]
     kinds = [kind for kind in (*_KINDS, _SHORT) if kind in planted]
     titles = ["found by", *(f"{kind} ({planted[kind]})" for kind in kinds)]
     titles += [*(f"false: {name}" for name in _FALSE[unit]), "precision"]
+    names: dict[tuple[str, ...], dict[str, list[str]]] = {}  # of the same counts
+    for name, detector, score in lines:
+        counts = *_counts(score, "found", kinds), *_counts(score, "false", _FALSE[unit])
+        same = names.setdefault((*counts, _precision(score)), {}).setdefault(name, [])
+        same += [detector] if detector else []
     rows = [
-        [name, *_counts(score, "found", kinds), *_counts(score, "false", _FALSE[unit]),
-         _precision(score)]
-        for name, score in lines
-    ]  # fmt: skip
+        ["; ".join(_joined(*each) for each in same.items()), *cells]
+        for cells, same in names.items()
+    ]
     return [_TITLES[unit], md.table(titles, rows)]
+
+
+def _joined(name: str, detectors: list[str]) -> str:
+    return f"{name}: {', '.join(detectors)}" if detectors else name
 
 
 def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list[str]:
@@ -80,11 +86,11 @@ def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list
     if len(swept) < 2:
         return []
 
-    def cells(run: Run, detector: str) -> list[str]:
+    def cells(run: Run) -> list[str]:
         of = {
             score["unit"]: score
             for score in run.details.get("scores", ())
-            if score["detector"] == detector
+            if score["detector"] == f"n = {_SWEPT_N}"
         }
         found = of["pairs"]["found"]
         counts = [sum(found.get(kind, 0) for kind in _LITERAL), found.get(_SHORT, 0)]
@@ -92,15 +98,10 @@ def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list
         return [f"{count:,}" for count in counts]
 
     causes = [(unit, cause) for unit in ("pairs", "rows") for cause in reversed(_FALSE[unit])]
-    titles = [f"`{flag}`", "n", "planted pairs found", "of short rows"]
+    titles = [f"`{flag}`", "planted pairs found", "of short rows"]
     titles += [f"false {unit}: {cause}" for unit, cause in causes]
-    rows = [
-        [f"{run.case[limit] or 'off'}", n, *cells(run, f"n = {n}")]
-        for n in ("8", "13")
-        for run in swept
-        if not run.error
-    ]
-    return [f"**`{flag}`**", md.table(titles, rows)]
+    rows = [[f"{run.case[limit] or 'off'}", *cells(run)] for run in swept if not run.error]
+    return [f"**`{flag}`**, n = {_SWEPT_N}", md.table(titles, rows)]
 
 
 def markdown(results: Results) -> str:

@@ -98,24 +98,23 @@ def losses(checkpoint: str, rows: str) -> dict[str, float]:
 
 
 def markdown(results: Results) -> str:
-    """Returns the table: the loss of each variant, its median and half its range over the seeds."""
+    """Returns the table: the median loss of each variant, and the largest half range of a row."""
     columns = ("with source", "all", *MODES, *WINDOWS)
-    lines = [
-        [variant, *(_cell([run.figures[name] for run in same]) for name in columns)]
-        for variant in VARIANTS
-        if (same := [r for r in results.runs if r.case["variant"] == variant and not r.error])
-    ]
+    lines = []
+    for variant in VARIANTS:
+        if same := [r for r in results.runs if r.case["variant"] == variant and not r.error]:
+            found = [[run.figures[name] for run in same] for name in columns]
+            spreads = [(max(values) - min(values)) / 2 for values in found]
+            numbers = [spreads[0], max(spreads[1:]), *map(statistics.median, found)]
+            spread, largest, with_source, *others = (f"{number:.2f}" for number in numbers)
+            lines.append([variant, f"{with_source} ± {spread}", *others, largest])
     seeds = len({run.case["seed"] for run in results.runs})
-    return f"""{md.table(["how contexts were drawn", *columns], lines)}
+    return f"""{md.table(["how contexts were drawn", *columns, "± at most"], lines)}
 
-Bits a token: the median of {seeds} seeds, and half the way from the smallest to the largest. The \
-bytes of the source are in "with source" alone.
+Bits per token: the median of {seeds} seeds; ± is half their range, in the last column the largest \
+of the row. The bytes of the source are in "with source" alone.
 
 {md.circumstances(results)}"""
-
-
-def _cell(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.2f} ± {(max(values) - min(values)) / 2:.2f}"
 
 
 main = runner.program(_run)

@@ -50,7 +50,6 @@ _MEASURED: md.Columns = {
     "CPU ns": _each("cpu_s", "{:,.0f}", 1e9),
     "grouped by probe": _each("grouped_by_probe_bytes"),
     "grouped by shard": _each("grouped_by_shard_bytes"),
-    "spilled": _each("spilled_bytes"),
     "shards": _each("bytes_written"),
     "to GCS": _each("uploaded_bytes"),
     "from GCS": _each("downloaded_bytes"),
@@ -94,11 +93,11 @@ def many_probes(lines: list[Median]) -> str:
 
 def requests(lines: list[Median]) -> str:
     """Returns a sentence on the counted requests."""
-    parts = [f"One shard more takes {_counts(per_shard(lines))}."]
+    parts = [f"One more shard takes {_counts(per_shard(lines))}."]
     for shape in ("all probes", "few probes"):
         figures = asdict(per_measurement(lines, shape))
         counts = _counts({name: figures[name] * 1e6 for name in REQUESTS})
-        parts.append(f"A million measurements more ({shape}): {counts}.")
+        parts.append(f"A million more measurements ({shape}): {counts}.")
     return " ".join(parts)
 
 
@@ -150,8 +149,6 @@ def _estimate(run: Run, use: Use, costs: dict[str, float]) -> Iterator[tuple[str
     yield "shuffle, GB", figure(use.shuffle_gb)
     yield "temporary objects, GB", figure(use.temporary_gb)
     yield "dataset, GB", figure(use.output_gb)
-    yield "class A", f"{use.class_a:,.0f}"
-    yield "class B", f"{use.class_b:,.0f}"
     for name, cost in costs.items():
         yield f"$ {name}", f"{cost:,.2f}"
     yield "**$ in all**", f"{sum(costs.values()):,.2f}"
@@ -176,15 +173,13 @@ def markdown(results: Results) -> str:
     """Returns all tables, measured ones first, with notes."""
     lines = medians(results.runs)
     prices, assumed = Prices(), Assumptions()
-    loads = [run.load_before for run in results.runs]
-    load = f"Load of the machine before a run: {min(loads)} to {max(loads)}."
     parts = [
-        "**Measured**, in bytes a measurement where nothing else is said:",
+        "**Measured**, in bytes per measurement unless the heading differs:",
         measured(lines),
-        f"{md.circumstances(results)} {load}",
+        md.circumstances(results),
         requests(lines),
         f"**Measured**, one work unit and one bucket of {md.size(LARGE_RUN)} measurements, CPU in "
-        "nanoseconds and bytes a measurement; ratios are to the first line:",
+        "nanoseconds and bytes per measurement; ratios are to the first line:",
         many_probes(lines),
         "**Estimated** from these figures, not measured (`benchmarks/estimate.py` has the "
         "formulas):",

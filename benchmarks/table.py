@@ -32,7 +32,7 @@ from benchmarks import (
 )
 from benchmarks import markdown as md
 from benchmarks import results as results_files
-from benchmarks.results import Results, newest_day
+from benchmarks.results import Results
 
 
 @dataclass(frozen=True)
@@ -47,34 +47,31 @@ def _newest(bench: str, to_markdown: Callable[[Results], str]) -> Callable[[Path
     return lambda folder: to_markdown(results_files.newest(bench, folder))
 
 
-def _newest_day(folder: Path) -> str:
-    day = results_files.newest_day("grouping", folder)
-    return "\n\n".join([*map(grouping.markdown, day), *grouping.per_probe(day)])
+def _newest_day(
+    bench: str, to_markdown: Callable[[Sequence[Results]], str]
+) -> Callable[[Path], str]:
+    return lambda folder: to_markdown(results_files.newest_day(bench, folder))
 
 
+_SPEED = Path("docs/overlap_speed.md")
+_LEARNING, _SAMPLING, _LOADING = (
+    Path(f"docs/{name}.md") for name in ("learning", "sampling", "training_speed")
+)
 DOCUMENTS = {
-    "ablation": Document(
-        Path("docs/learning.md"), lambda folder: ablation.markdown(newest_day("ablation", folder))
-    ),
+    "ablation": Document(_LEARNING, _newest_day("ablation", ablation.markdown)),
     "engines": Document(Path("docs/engines.md"), _newest("engines", engines.markdown)),
-    "grouping": Document(Path("docs/pipeline.md"), _newest_day),
-    "growing": Document(
-        Path("docs/growing.md"), lambda folder: growing.markdown(newest_day("growing", folder))
-    ),
+    "grouping": Document(Path("docs/pipeline.md"), _newest_day("grouping", grouping.markdown)),
+    "growing": Document(Path("docs/growing.md"), _newest_day("growing", growing.markdown)),
     "headlines": Document(Path("README.md"), headlines.markdown),
-    "learning": Document(Path("docs/learning.md"), _newest("learning", learning.markdown)),
-    "loading": Document(Path("docs/training_speed.md"), _newest("loading", loading_table.markdown)),
-    "overlap": Document(Path("docs/overlap_speed.md"), _newest("overlap", overlap_table.markdown)),
-    "overlap_hits": Document(
-        Path("docs/overlap_speed.md"), _newest("overlap_hits", overlap_hits.markdown)
-    ),
-    "planetlab": Document(Path("docs/learning.md"), _newest("planetlab", learning.markdown)),
-    "planning": Document(Path("docs/training_speed.md"), _newest("planning", planning.markdown)),
+    "learning": Document(_LEARNING, _newest("learning", learning.markdown)),
+    "loading": Document(_LOADING, _newest("loading", loading_table.markdown)),
+    "overlap": Document(_SPEED, _newest("overlap", overlap_table.markdown)),
+    "overlap_hits": Document(_SPEED, _newest("overlap_hits", overlap_hits.markdown)),
+    "planetlab": Document(_LEARNING, _newest("planetlab", learning.markdown)),
+    "planning": Document(_LOADING, _newest("planning", planning.markdown)),
     "recall": Document(Path("docs/overlap_recall.md"), _newest("recall", recall_table.markdown)),
-    "sampling": Document(Path("docs/sampling.md"), _newest("sampling", sampling.markdown)),
-    "sampling_planetlab": Document(
-        Path("docs/sampling.md"), _newest("sampling_planetlab", sampling.markdown)
-    ),
+    "sampling": Document(_SAMPLING, _newest("sampling", sampling.markdown)),
+    "sampling_planetlab": Document(_SAMPLING, _newest("sampling_planetlab", sampling.markdown)),
     "scale": Document(Path("docs/dataflow.md"), _newest("scale", scale_table.markdown)),
 }
 

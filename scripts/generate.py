@@ -2,7 +2,7 @@
 
   python -m scripts.generate [--pictures]
 
-Template metadata and its tables, the JSON schema of the manifest, the tables of benches in README
+Template metadata, the JSON schema of the manifest, the tables of benches in README
 and docs. With --pictures also the curves of docs/learning.md and, if Chromium is installed, the
 screenshots of inspect. A test fails if `generated` differs from what is committed.
 """
@@ -25,8 +25,6 @@ def generated() -> dict[Path, str]:
         for name in template_metadata.TEMPLATES
     }
     texts[manifest_schema.PATH] = manifest_schema.schema().decode()
-    docs = template_metadata.DOCS
-    texts[docs] = template_metadata.docs_text(docs.read_text())
     for bench, document in table.DOCUMENTS.items():
         path = ROOT / document.path
         content = document.markdown(results.FOLDER)

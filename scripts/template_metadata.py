@@ -1,14 +1,12 @@
-"""Metadata of the Flex Templates, and their tables in the docs, from the flags of their jobs.
+"""Metadata of the Flex Templates, from the flags of their jobs.
 
-`scripts.generate` writes them to templates/NAME/metadata.json and docs/flex_templates.md.
+`scripts.generate` writes it to templates/NAME/metadata.json.
 """
 
 import argparse
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from beam_pipeline.cli.flags import OneLineParser, flags_of
 from beam_pipeline.overlap import NGramConfig
@@ -17,9 +15,6 @@ from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.removal.options import RemovalConfig
 from beam_pipeline.probe_rows import options
 from beam_pipeline.sources.options import COLUMNS
-
-ROOT = Path(__file__).resolve().parent.parent
-DOCS = ROOT / "docs/flex_templates.md"
 
 _PATHS = "^gs://[^/]+/.+$"
 _RENAMED = rf"({'|'.join(COLUMNS)})=[^,=]+"
@@ -170,29 +165,5 @@ def metadata(name: str) -> dict:
     }
 
 
-def table(name: str) -> str:
-    """Returns the table of a template in the docs."""
-    lines = ["| parameter | default | |", "|---|---|---|"]
-    for told in metadata(name)["parameters"]:
-        text = re.sub(r" Default: [^ ]+\.$", "", told["helpText"])
-        if told["paramType"] == "ENUM":
-            text += f" One of {', '.join(option['value'] for option in told['enumOptions'])}."
-        default = "**needed**" if not told["isOptional"] else f"`{told['defaultValue']}`"
-        default = default.replace("``", "")
-        lines.append(f"| `{told['name']}` | {default} | {text} |")
-    return "\n".join(lines) + "\n"
-
-
 def metadata_text(name: str) -> str:
     return json.dumps(metadata(name), indent=2) + "\n"
-
-
-def docs_text(text: str) -> str:
-    """Returns the docs with the tables put in."""
-    for name in TEMPLATES:
-        start, end = f"<!-- parameters:{name} -->\n", f"<!-- /parameters:{name} -->"
-        place = re.compile(f"(?<={start}).*(?={end})", re.DOTALL)
-        text, times = place.subn(lambda _, name=name: table(name), text)
-        if times != 1:
-            raise SystemExit(f"{DOCS} has no place for the parameters of {name}: {start}{end}")
-    return text

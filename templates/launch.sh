@@ -3,7 +3,7 @@
 #
 #   templates/launch.sh [--dry-run] TEMPLATE PARAMETER=VALUE … [-- FLAG OF GCLOUD …]
 #
-# docs/flex_templates.md lists all parameters. Arguments after -- go to `gcloud dataflow
+# templates/TEMPLATE/metadata.json lists all parameters. Arguments after -- go to `gcloud dataflow
 # flex-template run`, such as --max-workers=40 --worker-machine-type=n2-standard-4
 # --disable-public-ips --subnetwork=…. Environment variables:
 #
@@ -31,7 +31,7 @@ while ((index < ${#ARGUMENTS[@]})) && [[ ${ARGUMENTS[index]} != -- ]]; do
   parameters+=${parameters:+$BETWEEN}$parameter
   index=$((index + 1))
 done
-[[ -n $parameters ]] || fail "no parameters: see docs/flex_templates.md"
+[[ -n $parameters ]] || fail "no parameters: templates/$name/metadata.json lists them"
 need_gcloud
 
 flags=()

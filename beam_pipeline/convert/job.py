@@ -1,6 +1,6 @@
 """The conversion job: input files to committed shards, with a proof of its counts.
 
-  InputFile → WorkUnit → StagedUnit      records in blocks, see `staging`
+  InputFile → WorkUnit → StagedUnit      records in blocks, see `shards.staging`
                              | all of them: plan_shards
                          ShardPlan → ConvertedShard
                                           |
@@ -10,6 +10,7 @@ Shards are ranges of all records in input order, so their bytes do not depend on
 or wrote what. Workers write to the job run's own folder until the commit.
 """
 
+import contextlib
 import itertools
 import os
 import re
@@ -28,9 +29,15 @@ from array_record.python.array_record_module import (  # pyright: ignore[reportM
     ArrayRecordWriter,
 )
 
-from beam_pipeline.convert.options import DEAD_LETTERS, MANIFEST, SUCCESS, ConvertOptions
-from beam_pipeline.convert.records import checker
-from beam_pipeline.convert.staging import ShardPlan, StagedUnit, plan_shards, read_part, stage_unit
+from beam_pipeline.convert.options import (
+    DEAD_LETTERS,
+    MANIFEST,
+    SUCCESS,
+    ConvertOptions,
+    RecordOptions,
+)
+from beam_pipeline.convert.records import checker, read_batches
+from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.dataset.manifest import success_stamp
 from beam_pipeline.dataset.rows import READER_OPTIONS
 from beam_pipeline.documents import files as documents
@@ -41,7 +48,15 @@ from beam_pipeline.jobs.frame import FAULT, Commit, JobSpec
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
-from beam_pipeline.shards.letters import LetterPart, dead_letter_names
+from beam_pipeline.shards.claim_checks import ClaimReader
+from beam_pipeline.shards.letters import LetterBox, LetterPart, dead_letter_names
+from beam_pipeline.shards.staging import (
+    BlockWriter,
+    ShardPlan,
+    StagedBlock,
+    plan_shards,
+    read_part,
+)
 from beam_pipeline.shards.writing import ShardInfo, shard_path, write_records
 from beam_pipeline.sources.inputs import match_files
 from beam_pipeline.sources.reading import UnreadableInputError
@@ -154,15 +169,76 @@ def build(
     return Commit("Commit the records", commit, sides)
 
 
-def stage(unit: WorkUnit, options: Any, folder: str) -> StagedUnit:
+class StagedUnit(Message, frozen=True):
+    """The records of a work unit, and the counts that prove that none was lost."""
+
+    file: int  # its number
+    unit: int
+    num_units: int  # of the file
+    is_whole: bool  # not truncated by damage
+    num_read: int
+    num_blank: int
+    num_bytes: int  # of plain JSON lines
+    dead_letters: dict[str, int]
+    letter_files: list[LetterPart]
+    blocks: list[StagedBlock]
+
+    @property
+    def num_staged(self) -> int:
+        """The number of records for the output."""
+        return sum(block.num_records for block in self.blocks)
+
+
+def stage(unit: WorkUnit, options: RecordOptions, folder: str) -> StagedUnit:
     """Stages a work unit and updates the counters."""
     with logged("Read and stage", file=unit.path, unit=unit.number):
-        staged = stage_unit(unit, options, folder)
+        staged = _stage(unit, options, folder)
     counter("rows_read").inc(staged.num_read)
     counter("files_unreadable").inc(not staged.is_whole)
     for reason, count in staged.dead_letters.items():
         count_dead_letters(reason, count)
     return staged
+
+
+def _stage(unit: WorkUnit, options: RecordOptions, folder: str) -> StagedUnit:
+    """Reads a work unit and writes its records to files below `folder`."""
+    name = f"file-{unit.file.number:06d}-{unit.number:06d}"
+    writer, letters = BlockWriter(f"{folder}/records", name), LetterBox(f"{folder}/letters", name)
+    num_read = num_blank = num_bytes = 0
+    is_whole = True
+    for batch in read_batches(unit, options):
+        is_whole = batch.is_whole
+        if is_whole and batch.letters and options.on_bad_record == "fail":
+            raise _bad_record(batch.letters[0], unit.start)
+        writer.write(batch.records)
+        letters.add(batch.letters)
+        num_read += batch.num_read
+        num_blank += batch.num_blank
+        num_bytes += batch.num_bytes
+    writer.close()
+    letters.flush()
+    return StagedUnit(
+        unit.file.number,
+        unit.number,
+        unit.num_units,
+        is_whole,
+        num_read,
+        num_blank,
+        num_bytes,
+        dict(letters.counts),
+        letters.files,
+        writer.blocks,
+    )
+
+
+def _bad_record(letter: DeadLetter, first_byte: int) -> ProbelineError:
+    """Returns the error for a record that cannot be converted."""
+    place = f" after byte {first_byte}" if first_byte else ""
+    shown = f": {letter.value[:80]!r}" if letter.value else ""
+    return ProbelineError(
+        f"{letter.file} (row {letter.row}{place}) cannot be converted, {letter.reason}{shown}; "
+        "repair the file, or pass --on_bad_record=dead_letter to continue without such records"
+    )
 
 
 def plan(
@@ -188,17 +264,18 @@ def convert_shard(plan: ShardPlan, run: JobRun, writer_options: str) -> Converte
     prefix = f"{run.output}/{output_name(run.output)}"
     final_path = shard_path(prefix, _TEMPLATE, _SUFFIX, plan.shard, plan.num_shards)
     temporary_path = files.unique_path(run.below("shards"), final_path.rpartition("/")[2])
-    batches = (batch for part in plan.parts for batch in read_part(part))
     with (
+        contextlib.closing(ClaimReader()) as reader,
         logged("Write shard", shard=plan.shard),
         files.local_file(temporary_path) as local_path,
     ):
         open_writer = partial(ArrayRecordWriter, options=writer_options)
+        batches = (batch for part in plan.parts for batch in read_part(part, reader))
         write_records(temporary_path, local_path, open_writer, batches)
         digests = files.file_digests(local_path)
-        reader = ArrayRecordReader(local_path, options=READER_OPTIONS)
-        num_records = reader.num_records()
-        reader.close()
+        written = ArrayRecordReader(local_path, options=READER_OPTIONS)
+        num_records = written.num_records()
+        written.close()
     info = ShardInfo(final_path, plan.shard, plan.num_shards, num_records, *digests)
     counter("shards_written").inc()
     counter("records_written").inc(num_records)

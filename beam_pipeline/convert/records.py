@@ -32,7 +32,7 @@ from beam_pipeline.dataset.tf_example import (
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.documents.files import Format, WorkUnit
 from beam_pipeline.documents.json import BadRecordError, parse_strict
-from beam_pipeline.documents.json_text import Records
+from beam_pipeline.documents.json_records import Records
 from beam_pipeline.documents.reading import DAMAGED, read_unit
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources.reading import UnreadableInputError
@@ -58,23 +58,22 @@ class Batch(NamedTuple):
     records: Sequence[bytes]
     letters: list[DeadLetter]
     num_blank: int = 0  # lines of only whitespace, which are not records
-    num_bytes: int = 0  # of plain JSON lines, as they are in the file
+    num_bytes: int = 0  # of JSON lines, decompressed, with line feeds
+    is_whole: bool = True  # False: its only letter stands for the unreadable rest of the file
 
 
 def read_batches(unit: WorkUnit, options: RecordOptions) -> Iterator[Batch]:
     """Yields all records of a work unit.
 
-    Raises UnreadableInputError if the file is damaged, which leaves earlier batches valid, and
-    ProbelineError if it is not the file that was planned.
+    Raises ProbelineError if the file is damaged and --on_bad_file is "fail", or if it is not the
+    file that was planned.
     """
-    file, path = unit.file, unit.path
+    path, problem = unit.path, unit.file.problem
     first_row = row = unit.first_row or 0
-    if file.problem is not None:
-        raise UnreadableInputError(path, 0, file.problem)
     names = list(options.fields)
     pieces = read_unit(unit, MAX_RECORD_BYTES, lambda _, schema: names or schema.names)
     try:
-        for piece in pieces:
+        for piece in pieces if problem is None else ():
             if isinstance(piece, Records):
                 batch = _batch_of_lines(path, piece, row, options)
             elif isinstance(piece, pa.RecordBatch):
@@ -84,7 +83,13 @@ def read_batches(unit: WorkUnit, options: RecordOptions) -> Iterator[Batch]:
             yield batch
             row += batch.num_read + batch.num_blank
     except DAMAGED as error:
-        raise UnreadableInputError(path, row, one_line(error), row - first_row) from error
+        problem = one_line(error)
+    if problem is not None:
+        unreadable = UnreadableInputError(path, row, problem, row - first_row)
+        if options.on_bad_file == "fail":
+            raise unreadable.as_error()
+        yield Batch(1, [], [unreadable.as_letter()], is_whole=False)
+        return
     if unit.num_rows is not None and row - first_row != unit.num_rows:
         raise ProbelineError(
             f"{path} has {row - first_row} rows from row {first_row} on, but its footer says "
@@ -108,7 +113,7 @@ def _batch_of_tfrecord(path: str, found: list[bytes | DamagedRecordError], first
 def _batch_of_lines(path: str, found: Records, first_row: int, options: RecordOptions) -> Batch:
     record, fields = options.record_of("jsonl"), options.fields
     lines = found.each()
-    counts = found.data.count(b"\n") - len(lines), found.num_bytes
+    counts = found.num_blank, len(found.content)
     if record == "bytes" and found.max_bytes <= MAX_RECORD_BYTES:
         return Batch(len(lines), lines, [], *counts)
     records, letters = [], []

@@ -1,14 +1,12 @@
-"""JSON: blocks of bytes to records, records to values, records to batches of texts.
+"""JSON: records to values, and records to batches of texts.
 
-Records are lines or the elements of one array. Texts are cut out of many records at a time
+Texts are cut out of many records at a time
 (`json_text`) and orjson parses the rest. If that fails, orjson parses each record of the batch, and
 Python's own `json` whatever orjson rejects or rounds: lone surrogates, NaN, integers of more than
 64 bits. A document is thus a dead letter only if Python cannot read it.
 """
 
 import json
-from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,53 +15,14 @@ import orjson
 from beam_pipeline.dataset.dead_letters import DeadLetter, excerpt
 from beam_pipeline.documents.batch import DocumentBatch, text_buffers
 from beam_pipeline.documents.fields import Fields, document_id, text_at
-from beam_pipeline.documents.json_text import (
-    MARK,
-    Records,
-    cut_texts,
-    find_lines,
-    join_records,
-)
-from beam_pipeline.storage.json_array import begins_array, split_array
-from beam_pipeline.storage.lines import whole_lines
+from beam_pipeline.documents.json_records import Records
+from beam_pipeline.documents.json_text import MARK, cut_texts
 
 MAX_RECORD_BYTES = 128 << 20
 
 
 class BadRecordError(Exception):
     """A record is a dead letter; the message is its reason."""
-
-
-# --- blocks to records --------------------------------------------------------------------------
-
-
-def split_records(
-    blocks: Iterable[bytes], may_be_array: bool, max_record_bytes: int | None = None
-) -> Iterator[Records]:
-    """Yields the records of a file, grouped by the block in which they end.
-
-    With `may_be_array`, a file that begins with `[` is an array; otherwise it has lines. A record
-    longer than `max_record_bytes` is cut one byte beyond it. Raises ArrayError if the array does
-    not end, or something follows it.
-    """
-    limit = max_record_bytes or MAX_RECORD_BYTES
-    num_bytes = 0
-
-    def counted() -> Iterator[bytes]:
-        nonlocal num_bytes
-        for block in blocks:
-            num_bytes += len(block)
-            yield block
-
-    rest = counted()
-    first_block = next(rest, b"")
-    rest = chain([first_block], rest)
-    if may_be_array and begins_array(first_block):
-        yield from map(join_records, split_array(rest, limit))
-        return
-    for lines in whole_lines(rest, limit):
-        yield find_lines(lines)._replace(num_bytes=num_bytes)
-        num_bytes = 0
 
 
 # --- records to values ----------------------------------------------------------------------------

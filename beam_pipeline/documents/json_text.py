@@ -24,15 +24,15 @@ from beam_pipeline.byte_blocks import (
     mask_of,
     put_code_point,
 )
+from beam_pipeline.documents.json_records import Records
 from beam_pipeline.kernels import kernel
 
 MARK = secrets.token_hex(8)
 # Text after each record; without its commas it replaces a text. It is not a constant of a kernel,
 # since it differs between processes.
 _AFTER_RECORD = f',"{MARK}",'.encode()
-_QUOTE, _BACKSLASH, _SPACE, _UNICODE, _LINE_FEED = (np.uint8(ord(char)) for char in '"\\ u\n')
+_QUOTE, _BACKSLASH, _SPACE, _UNICODE = (np.uint8(ord(char)) for char in '"\\ u')
 _NOTHING, _LAST_CONTROL = np.uint8(0), np.uint8(0x1F)
-_TAB, _RETURN = np.uint8(9), np.uint8(13)
 _ONE, _TWO, _FOUR, _SIX = (np.uint64(n) for n in (1, 2, 4, 6))
 _NO_CODE = np.uint32(0xFFFF_FFFF)
 
@@ -46,55 +46,6 @@ def _table(values: dict[str, int]) -> np.ndarray:
 
 _ESCAPES = _table(dict(zip('"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True)))
 _DIGITS = _table({char: int(char, 16) for char in "0123456789abcdefABCDEF"})
-
-
-# --- records --------------------------------------------------------------------------------------
-
-
-class Records(NamedTuple):
-    """Records in one buffer: record i is data[starts[i]:stops[i]]; 64 bytes follow the last."""
-
-    data: bytes
-    starts: np.ndarray  # int64 [k]
-    stops: np.ndarray  # int64 [k]
-    num_bytes: int = 0  # of plain lines in their file, blank ones included
-
-    @property
-    def count(self) -> int:
-        return len(self.starts)
-
-    @property
-    def max_bytes(self) -> int:
-        return int(np.max(self.stops - self.starts, initial=0))
-
-    def at(self, number: int) -> bytes:
-        return self.data[self.starts[number] : self.stops[number]]
-
-    def each(self) -> list[bytes]:
-        bounds = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
-        return [self.data[start:stop] for start, stop in bounds]
-
-
-def join_records(records: list[bytes]) -> Records:
-    """Joins records into one buffer."""
-    sizes = np.array([len(record) for record in records], np.int64)
-    stops = np.cumsum(sizes + 1) - 1
-    return Records(b"\n".join([*records, bytes(BLOCK)]), stops - sizes, stops)
-
-
-def find_lines(data: bytes) -> Records:
-    """Returns those lines of `whole_lines` that are not blank."""
-    text = np.frombuffer(data, np.uint8)[: -int(BLOCK)]
-    stops = np.flatnonzero(text == _LINE_FEED)
-    starts = np.append(0, stops + 1)[:-1]
-    first = text[starts]
-    is_record = (first > _SPACE) | (first < _TAB) | (first > _RETURN) & (first < _SPACE)
-    for at in np.flatnonzero(~is_record).tolist():  # begins with whitespace
-        is_record[at] = not data[starts[at] : stops[at]].isspace() and starts[at] < stops[at]
-    return Records(data, starts[is_record], stops[is_record])
-
-
-# --- texts ----------------------------------------------------------------------------------------
 
 
 class CutTexts(NamedTuple):
@@ -142,7 +93,7 @@ def _cut(data, starts, stops, key, marks, texts, bounds, rest):
         at = _find_value(data, start, stop, key)
         if data[at] == _QUOTE and at < stop:
             after, new_size = _decode_string(data, at + _ONE, texts, size)
-            if after > 0:
+            if 0 < after <= stop:
                 rest_size = _copy(data, start, at, rest, rest_size)
                 rest_size = _copy(marks, _ONE, mark_size - _ONE, rest, rest_size)
                 start, size = after, new_size

@@ -22,10 +22,9 @@ from beam_pipeline.documents.batch import DocumentBatch
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import CURE, WorkUnit
 from beam_pipeline.documents.json import BadRecordError
-from beam_pipeline.documents.json_text import Records
+from beam_pipeline.documents.json_records import ArrayError, Records, split_records
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.files import open_file
-from beam_pipeline.storage.json_array import ArrayError
 from beam_pipeline.storage.lines import (
     DAMAGE,
     decompressed,
@@ -81,7 +80,8 @@ def _read_json(unit: WorkUnit, max_record_bytes: int | None) -> Iterator[Records
         else:
             blocks = read_blocks_of_range(stream, unit.start, unit.end)
         may_be_array = unit.file.format == "json"
-        yield from document_json.split_records(blocks, may_be_array, max_record_bytes)
+        limit = max_record_bytes or document_json.MAX_RECORD_BYTES
+        yield from split_records(blocks, may_be_array, limit)
 
 
 def _read_parquet(unit: WorkUnit, columns: Columns, sized_by: str) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Comparisons: train against test, and a dataset against another or an earlier generation.
+"""Comparisons of two sides: train against test, a dataset against another or an earlier generation.
 
 Train and test are compared in everything that a trainer assumes to be equal. Only the distance
 decides the verdict. Where a split has few probes, the distance due to chance is shown beside it.
@@ -8,34 +8,27 @@ decides the verdict. Where a split has few probes, the distance due to chance is
                   53 % do not
   destinations    half the sum of the differences of their shares, 0 to 1
 
-Two datasets are compared by their manifests and row indexes, in 17 bytes per probe. An earlier
-generation has only its counts.
+Two datasets are compared by their manifests and row indexes; an earlier generation has only its
+counts.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, generation_rows
 from beam_pipeline.dataset.manifest import SPLITS, Counts, Generation
 from beam_pipeline.dataset.row_index import RowIndex
 from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.index import HOUR_US, Index, Period, Probes
-from beam_pipeline.inspect.sample import Sample
-from beam_pipeline.inspect.statistics import HOURS, number_destinations, rtts_of
-from beam_pipeline.report.tables import (
-    NONE,
-    Table,
-    bytes_text,
-    ms_text,
-    number_of,
-    percent,
-    time_text,
-)
+from beam_pipeline.inspect.figures import Destinations, Distribution, SplitFigures
+from beam_pipeline.inspect.index import Period, probes_of, sum_of
+from beam_pipeline.report.tables import NONE, Table, bytes_text, number_of, percent, time_text
 
 Verdict = Literal["alike", "differs", "unlike"]
 # The minimum distance of each verdict: for distributions and destinations, and for shares.
@@ -46,19 +39,11 @@ _CHANCE = 1.36
 _MAX_DESTINATIONS = 50  # compared individually; all others count as one
 
 
-class ProbeCounts(NamedTuple):
-    """The p probes of a dataset; `split` is an index into SPLITS."""
-
-    src_id: np.ndarray  # int64 [p]
-    split: np.ndarray  # int8 [p]
-    n_measurements: np.ndarray  # int64 [p]
-
-
 class Side(NamedTuple):
-    """One side of a comparison: a split, a dataset, or an earlier generation of it.
+    """The totals of one side: a split, a dataset, or an earlier generation of it.
 
     None is unknown; `period` is also None without measurements. A split has neither counts of the
-    input nor options of its own.
+    input nor options of its own. `probes` has a line per probe: src_id, split, n_measurements.
     """
 
     name: str
@@ -70,32 +55,82 @@ class Side(NamedTuple):
     num_shards: int | None = None
     counts: Counts | None = None
     options: Mapping[str, Any] = {}
-    probes: ProbeCounts | None = None
+    probes: pa.Table | None = None
+
+    @classmethod
+    def of_splits(cls, name: str, dataset: Dataset, probes: Mapping[str, pa.Table]) -> "Side":
+        """Returns the side of one or both splits, given the `probes_of` each."""
+        splits = [dataset.manifest.splits[split] for split in probes]
+        together = pa.concat_tables(
+            own.append_column("split", pa.repeat(split, len(own))) for split, own in probes.items()
+        )
+        return cls(
+            *(name, len(together), sum_of(together["num_rows"])),
+            num_measurements=sum_of(together["n_measurements"]),
+            period=Period.spanning(together["first_us"].to_numpy(), together["last_us"].to_numpy()),
+            num_bytes=sum(split.num_bytes for split in splits),
+            num_shards=sum(len(split.shards) for split in splits),
+            probes=together.select(["src_id", "split", "n_measurements"]),
+        )
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset) -> "Side":
+        manifest = dataset.manifest
+        probes = {split: probes_of(RowIndex.of(dataset.index(split))) for split in SPLITS}
+        read_with = manifest.generations[-1].options if manifest.generations else {}
+        return cls.of_splits(dataset.path, dataset, probes)._replace(
+            counts=manifest.counts,
+            options={**manifest.options, **read_with, **_versions(manifest.versions)},
+        )
+
+    @classmethod
+    def of_generations(cls, generations: Sequence[Generation]) -> "Side":
+        """Returns the side after the last of some generations."""
+        last, counts = generations[-1], reduce(Counts.plus, (each.counts for each in generations))
+        name = f"generation {len(generations)}"
+        return cls(
+            *(name, last.num_probes, last.num_records, counts.measurements),
+            period=Period.of_all(map(period_of, generations)),
+            counts=counts,
+            options={**last.options, **_versions(last.versions)},
+        )
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """The totals in the order of a table; None is unknown."""
+        period, counts = self.period, self.counts
+        totals = {
+            "probes": self.num_probes,
+            "rows": self.num_rows,
+            "measurements": self.num_measurements,
+            "bytes": None if self.num_bytes is None else bytes_text(self.num_bytes),
+            "shards": self.num_shards,
+            "first measurement, UTC": period and time_text(period.begin_us),
+            "last measurement, UTC": period and time_text(period.end_us),
+        }
+        if counts:
+            totals |= {
+                "input rows read": counts.rows_read,
+                "dead letters": counts.num_dead_letters,
+                "rows not in the sample": counts.rows_left_out,
+                "duplicates dropped": counts.duplicates_dropped,
+            }
+        return totals
 
 
-_COUNTED = {
-    "input rows read": "rows_read",
-    "dead letters": "num_dead_letters",
-    "rows not in the sample": "rows_left_out",
-    "duplicates dropped": "duplicates_dropped",
-}
+def side_rows(sides: Sequence[Side]) -> list[list[Any]]:
+    """Returns the rows of a table with one column per side."""
+    totals = [side.totals for side in sides]
+    return [[name, *(one[name] for one in totals)] for name in totals[0]]
 
 
-def side_rows(sides: Sequence[Side]) -> Iterator[list[Any]]:
-    """Yields the rows of a table with one column per side."""
-    for name, values in (
-        ("probes", [side.num_probes for side in sides]),
-        ("rows", [side.num_rows for side in sides]),
-        ("measurements", [side.num_measurements for side in sides]),
-        ("bytes", [None if s.num_bytes is None else bytes_text(s.num_bytes) for s in sides]),
-        ("shards", [side.num_shards for side in sides]),
-        ("first measurement, UTC", [s.period and time_text(s.period.begin_us) for s in sides]),
-        ("last measurement, UTC", [s.period and time_text(s.period.end_us) for s in sides]),
-    ):
-        yield [name, *values]
-    if all(side.counts for side in sides):
-        for name, key in _COUNTED.items():
-            yield [name, *(getattr(side.counts, key) for side in sides)]
+def period_of(generation: Generation) -> Period | None:
+    first_us, last_us = generation.first_us, generation.last_us
+    return None if first_us is None or last_us is None else Period(first_us, last_us)
+
+
+def _versions(versions: Mapping[str, str]) -> dict[str, str]:
+    return {f"version of {name}": version for name, version in versions.items()}
 
 
 # --- train against test ---------------------------------------------------------------------------
@@ -128,29 +163,32 @@ class Conclusion(NamedTuple):
     text: str
 
 
-def compare_splits(indexes: Mapping[str, Index], samples: Mapping[str, Sample]) -> list[Comparison]:
+def compare_splits(
+    train: SplitFigures, test: SplitFigures, destinations: Destinations
+) -> list[Comparison]:
     """Compares train with test; returns no comparisons if either is empty."""
-    if any(not len(indexes[split]) for split in SPLITS):
+    if not len(train.rows) or not len(test.rows):
         return []
-    pair = [indexes[split] for split in SPLITS]
-    probes = [index.probes for index in pair]
-    drawn = [samples[split] for split in SPLITS]
-    by_probe = _chance(*map(len, probes))
-    by_measurement = _chance(*(one.effective_number for one in probes))
+    by_probe = _chance(len(train.probes), len(test.probes))
+    by_measurement = _chance(train.effective_number, test.effective_number)
+    pairs = {name: (one, test.distributions[name]) for name, one in train.distributions.items()}
+
+    def of_values(name: str, chance: float) -> Comparison:
+        return _compare_values(name, *pairs[name], chance)
+
+    def of_shares(name: str) -> Comparison:
+        return _compare_shares(name, train.shares[name], test.shares[name])
+
     comparisons = [
-        _compare_values("RTT", drawn, _rtt, _rtt_text, by_measurement),
-        _compare_shares("failed pings", [index.failed_share for index in pair]),
-        _compare_shares("IPv6 destinations", [index.ipv6_share for index in pair]),
-        _compare_shares("IPv6 probes", [one.ipv6_share for one in probes]),
-        _compare_values("time", drawn, _time, _time_text, by_measurement),
-        _compare_values("hour of the day", drawn, _hour, _hour_text, by_measurement),
-        _compare_destinations(samples),
-        _compare_values("measurements of a probe", probes, _counts, _counts_text, by_probe),
+        of_values("RTT", by_measurement),
+        *map(of_shares, ("failed pings", "IPv6 destinations", "IPv6 probes")),
+        of_values("time", by_measurement),
+        of_values("hour of the day", by_measurement),
+        _compare_destinations(destinations),
+        of_values("measurements of a probe", by_probe),
     ]
-    if any(len(index) > len(index.probes) for index in pair):  # else every row is a probe
-        comparisons.append(
-            _compare_values("measurements of a row", pair, _counts, _counts_text, by_probe)
-        )
+    if any(len(split.rows) > len(split.probes) for split in (train, test)):  # else equal
+        comparisons.append(of_values("measurements of a row", by_probe))
     return comparisons
 
 
@@ -204,86 +242,31 @@ def _joined(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _compare_values[T](
-    name: str,
-    sides: Sequence[T],
-    weighted: Callable[[T], tuple[np.ndarray, np.ndarray]],
-    text: Callable[[T], str],
-    chance: float,
-) -> Comparison:
-    """Compares both sides by their values and weights, as returned by `weighted`."""
-    train, test = map(weighted, sides)
-    if len(train[0]) and len(test[0]):
-        distance = ks_distance(*train, *test)
+def _compare_values(name: str, a: Distribution, b: Distribution, chance: float) -> Comparison:
+    if len(a.values) and len(b.values):
+        distance = ks_distance(a.values, a.weights, b.values, b.weights)
     else:  # for example, no answered ping
-        distance = float(len(train[0]) != len(test[0]))
-    train_text, test_text = map(text, sides)
-    return Comparison(name, train_text, test_text, distance, chance, judge(distance))
+        distance = float(len(a.values) != len(b.values))
+    return Comparison(name, a.text, b.text, distance, chance, judge(distance))
 
 
-def _rtt(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
-    return sample.rtt[sample.answered], sample.weight[sample.answered]
-
-
-def _rtt_text(sample: Sample) -> str:
-    low, median, high = rtts_of(sample).quantiles_ms
-    if math.isnan(median):
-        return "no answered ping"
-    return f"{ms_text(median)} ms ({ms_text(low)}–{ms_text(high)})"
-
-
-def _time(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
-    return sample.time_us, sample.weight
-
-
-def _time_text(sample: Sample) -> str:
-    return str(Period(int(sample.time_us.min()), int(sample.time_us.max())))
-
-
-def _hour(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
-    return sample.time_us // HOUR_US % HOURS, sample.weight
-
-
-def _hour_text(sample: Sample) -> str:
-    hours, weights = _hour(sample)
-    by_day = np.bincount(hours, weights, HOURS)
-    return f"{percent(by_day[6:18].sum() / by_day.sum())} from 6 to 18 h UTC"
-
-
-def _counts(one: Probes | Index) -> tuple[np.ndarray, np.ndarray]:
-    return one.n_measurements, np.ones(len(one.n_measurements))
-
-
-def _counts_text(one: Probes | Index) -> str:
-    return f"median {np.median(one.n_measurements):,.0f}"
-
-
-def _compare_shares(name: str, shares: Sequence[float]) -> Comparison:
-    train_angle, test_angle = (2 * math.asin(math.sqrt(share)) for share in shares)
-    distance = abs(train_angle - test_angle) / math.pi
+def _compare_shares(name: str, a: float, b: float) -> Comparison:
+    distance = abs(math.asin(math.sqrt(a)) - math.asin(math.sqrt(b))) * 2 / math.pi
     verdict = judge(distance, _SHARE_DIFFERS, _SHARE_UNLIKE)
-    train, test = (percent(share, 2) for share in shares)
-    return Comparison(name, train, test, distance, None, verdict)
+    return Comparison(name, percent(a, 2), percent(b, 2), distance, None, verdict)
 
 
-def _compare_destinations(samples: Mapping[str, Sample]) -> Comparison:
-    weights = number_destinations({split: samples[split] for split in SPLITS}).weights
+def _compare_destinations(destinations: Destinations) -> Comparison:
+    weights = destinations.weights
     shares = weights / weights.sum(axis=1, keepdims=True)
     order = np.argsort(-shares.sum(axis=0), kind="stable")
-    ordered = shares[:, order]
-    difference = ordered[0] - ordered[1]
+    difference = (shares[0] - shares[1])[order]
     rest = abs(difference[_MAX_DESTINATIONS:].sum())
     distance = float(np.abs(difference[:_MAX_DESTINATIONS]).sum() + rest) / 2
-    known = shares[1][weights[0] > 0].sum()
+    known = percent(shares[1][weights[0] > 0].sum())
     train, test = np.count_nonzero(weights, axis=1)
-    return Comparison(
-        "destinations",
-        f"{train:,} in the sample",
-        f"{test:,}; {percent(known)} of its pings go to train's",
-        distance,
-        None,
-        judge(distance),
-    )
+    texts = f"{train:,} in the sample", f"{test:,}; {known} of its pings go to train's"
+    return Comparison("destinations", *texts, distance, None, judge(distance))
 
 
 # --- two datasets or generations ------------------------------------------------------------------
@@ -317,7 +300,7 @@ class Changes(NamedTuple):
 def compare_datasets(dataset: Dataset, other: str) -> Changes:
     """Compares a dataset with another, by path, or its own generation, by number."""
     if not other.isdecimal():
-        return Changes(_side_of(open_dataset(other)), _side_of(dataset), [])
+        return Changes(Side.of_dataset(open_dataset(other)), Side.of_dataset(dataset), [])
     manifest = dataset.manifest
     number, generations = int(other), manifest.generations
     if not 1 <= number <= len(generations):
@@ -326,51 +309,8 @@ def compare_datasets(dataset: Dataset, other: str) -> Changes:
             f"--compare={other}: {dataset.path} has {listed}; write a folder of that name as "
             f"./{other}"
         )
-    before = _side_after(generations[:number], number)
-    return Changes(before, _side_of(dataset), list(generation_rows(manifest))[number:])
-
-
-def _side_after(generations: list[Generation], number: int) -> Side:
-    firsts = [each.first_us for each in generations if each.first_us is not None]
-    lasts = [each.last_us for each in generations if each.last_us is not None]
-    last = generations[-1]
-    counts = reduce(Counts.plus, (each.counts for each in generations))
-    return Side(
-        *(f"generation {number}", last.num_probes, last.num_records, counts.measurements),
-        Period(min(firsts), max(lasts)) if firsts else None,
-        counts=counts,
-        options={**last.options, **_versions(last.versions)},
-    )
-
-
-def _side_of(dataset: Dataset) -> Side:
-    manifest = dataset.manifest
-    splits, parts, periods = manifest.splits.values(), [], []
-    for number, split in enumerate(SPLITS):
-        index = RowIndex.of(dataset.index(split))
-        src_id, ranks = np.unique(index.src_id, return_inverse=True)
-        counts = np.bincount(ranks, index.n_measurements, len(src_id)).astype(np.int64)
-        parts.append(ProbeCounts(src_id, np.full(len(src_id), number, np.int8), counts))
-        if len(index):
-            periods.append((int(index.first_us.min()), int(index.last_us.max())))
-    probes = ProbeCounts(*map(np.concatenate, zip(*parts, strict=True)))
-    read_with = manifest.generations[-1].options if manifest.generations else {}
-    return Side(
-        name=dataset.path,
-        num_probes=len(probes.src_id),
-        num_rows=sum(split.num_records for split in splits),
-        num_measurements=manifest.counts.measurements,
-        period=Period(min(p[0] for p in periods), max(p[1] for p in periods)) if periods else None,
-        num_bytes=sum(split.num_bytes for split in splits),
-        num_shards=sum(len(split.shards) for split in splits),
-        counts=manifest.counts,
-        options={**manifest.options, **read_with, **_versions(manifest.versions)},
-        probes=probes,
-    )
-
-
-def _versions(versions: dict[str, str]) -> dict[str, str]:
-    return {f"version of {name}": version for name, version in versions.items()}
+    before = Side.of_generations(generations[:number])
+    return Changes(before, Side.of_dataset(dataset), list(generation_rows(manifest))[number:])
 
 
 def probe_changes(changes: Changes) -> list[ProbeChange]:
@@ -378,23 +318,22 @@ def probe_changes(changes: Changes) -> list[ProbeChange]:
     before, now = changes.before.probes, changes.now.probes
     if before is None or now is None or not changes.same_addresses:
         return []
-    _, b, a = np.intersect1d(before.src_id, now.src_id, assume_unique=True, return_indices=True)
-    was, has = before.n_measurements[b], now.n_measurements[a]
-    moved = before.split[b] != now.split[a]
-    new = np.delete(now.n_measurements, a)
-    gone = np.delete(before.n_measurements, b)
-    none = np.zeros(0, np.int64)
+    both = before.join(now, "src_id", join_type="full outer", right_suffix="_now")
+    was, has = (
+        pc.fill_null(both[name], 0).to_numpy() for name in ("n_measurements", "n_measurements_now")
+    )
+    has_moved = pc.fill_null(pc.not_equal(both["split"], both["split_now"]), False).to_numpy()
     groups = {
-        "new": (none, new),
-        "grown": (was[has > was], has[has > was]),
-        "with as many measurements": (was[has == was], has[has == was]),
-        "with fewer measurements": (was[has < was], has[has < was]),
-        "no longer there": (gone, none),
-        "of these, in the other split": (was[moved], has[moved]),
+        "new": was == 0,
+        "grown": (was > 0) & (has > was),
+        "with as many measurements": has == was,
+        "with fewer measurements": (has > 0) & (has < was),
+        "no longer there": has == 0,
+        "of these, in the other split": has_moved,
     }
     return [
-        ProbeChange(what, max(len(old), len(new)), int(old.sum()), int(new.sum()))
-        for what, (old, new) in groups.items()
+        ProbeChange(what, int(chosen.sum()), int(was[chosen].sum()), int(has[chosen].sum()))
+        for what, chosen in groups.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""The statistics of a dataset, `Facts`, and findings from them, as sentences."""
+"""The figures of a dataset, `Facts`, and findings from them, as sentences."""
 
 import math
 from collections.abc import Iterator
@@ -8,28 +8,16 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.rows import Dataset
-from beam_pipeline.inspect.comparison import Comparison, compare_splits
-from beam_pipeline.inspect.index import Index, Period, uncovered
+from beam_pipeline.inspect.comparison import Comparison, compare_splits, period_of
+from beam_pipeline.inspect.figures import Destinations, SplitFigures, Timeline
+from beam_pipeline.inspect.index import Period, uncovered
 from beam_pipeline.inspect.names import RowName
 from beam_pipeline.inspect.sample import Sample, draw
-from beam_pipeline.inspect.statistics import (
-    Destination,
-    Rtts,
-    Timeline,
-    by_hour,
-    empty_bins,
-    rtts_of,
-    timeline,
-    top_destinations,
-)
 from beam_pipeline.report.tables import bytes_text, number_of, percent, span_us_text
 
-_MAX_DESTINATIONS = 15
-_MAX_BUSIEST = 10
 # Thresholds of findings.
 _MANY_DEAD_LETTERS = 0.01
 _BUSY_PROBE, _BUSY_HUNDREDTH = 0.1, 0.5
@@ -37,39 +25,49 @@ _MANY_FAILED = 0.2
 _FEW_TEST_PROBES = 30
 
 
-class BusyProbe(NamedTuple):
-    address: str
-    n_measurements: int
-    share: float
-    num_rows: int
-    failed_share: float
-    span_us: int
-
-
 class Finding(NamedTuple):
     """A sentence; `is_warning` if it matters before the dataset is used."""
 
     text: str
-    is_warning: bool
+    is_warning: bool = False
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The statistics of a dataset; mappings have one entry per split, train first."""
+    """The figures of a dataset; `splits` are train and test."""
 
     dataset: Dataset
-    indexes: dict[str, Index]
-    samples: dict[str, Sample]
-    rtts: dict[str, Rtts]
-    hours: dict[str, list[Rtts]]
-    destinations: list[Destination]
-    num_destinations: int
-    busiest: dict[str, list[BusyProbe]]
-    period: Period | None
-    timeline: Timeline | None
-    uncovered: list[Period]
-    empty: list[Period]
-    comparisons: list[Comparison]
+    splits: dict[str, SplitFigures]
+
+    @property
+    def samples(self) -> dict[str, Sample]:
+        return {name: split.sample for name, split in self.splits.items()}
+
+    @cached_property
+    def period(self) -> Period | None:
+        return Period.of_all(split.period for split in self.splits.values())
+
+    @cached_property
+    def destinations(self) -> Destinations:
+        return Destinations.of(self.samples)
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        return Timeline.of(self.samples, self.period) if self.period else None
+
+    @cached_property
+    def empty(self) -> list[Period]:
+        """The periods without a sampled measurement, longest first."""
+        return self.timeline.empty if self.timeline else []
+
+    @cached_property
+    def uncovered(self) -> list[Period]:
+        """The periods that no row spans, longest first."""
+        return uncovered(split.rows.lines for split in self.splits.values())
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        return compare_splits(self.splits["train"], self.splits["test"], self.destinations)
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -80,69 +78,32 @@ class Facts:
     @property
     def typical_row(self) -> RowName | None:
         """The sampled row with the median number of measurements."""
-        for split, sample in self.samples.items():
-            if len(sample.lines):
-                sizes = self.indexes[split].n_measurements[sample.lines]
-                middle = np.argsort(sizes, kind="stable")[len(sizes) // 2]
-                return RowName(split, int(sample.lines[middle]))
+        for name, split in self.splits.items():
+            lines = split.sample.lines
+            if len(lines):
+                order = np.argsort(split.rows.lines.n_measurements[lines], kind="stable")
+                return RowName(name, int(lines[order[len(lines) // 2]]))
         return None
 
 
 def gather(dataset: Dataset) -> Facts:
     """Reads rows.parquet of both splits and a sample of their rows."""
-    indexes = {split: Index.of(dataset.index(split)) for split in SPLITS}
-    samples = {split: draw(dataset, split, index) for split, index in indexes.items()}
-    periods = [index.period for index in indexes.values() if index.period]
-    period = Period(min(periods).begin_us, max(p.end_us for p in periods)) if periods else None
-    line = timeline(samples, period) if period else None
-    destinations, num_destinations = top_destinations(samples, _MAX_DESTINATIONS)
-    return Facts(
-        dataset=dataset,
-        indexes=indexes,
-        samples=samples,
-        rtts={split: rtts_of(sample) for split, sample in samples.items()},
-        hours={split: by_hour(sample) for split, sample in samples.items()},
-        destinations=destinations,
-        num_destinations=num_destinations,
-        busiest={split: _busiest(index) for split, index in indexes.items()},
-        period=period,
-        timeline=line,
-        uncovered=uncovered(indexes.values()),
-        empty=empty_bins(line) if line else [],
-        comparisons=compare_splits(indexes, samples),
-    )
-
-
-def _busiest(index: Index) -> list[BusyProbe]:
-    """Returns the probes with the most measurements, ties in the order of src_id."""
-    probes, n = index.probes, index.probes.n_measurements
-    top = np.argsort(-n, kind="stable")[:_MAX_BUSIEST]
-    columns = (
-        n,
-        n / max(1, index.num_measurements),
-        probes.num_rows,
-        probes.num_failed / n,
-        probes.span_us,
-    )
-    src_addr = probes.src_addr.take(pa.array(top)).to_pylist()
-    return list(map(BusyProbe, src_addr, *(column[top].tolist() for column in columns)))
+    rows = {split: dataset.rows(split) for split in SPLITS}
+    return Facts(dataset, {split: SplitFigures(own, draw(own)) for split, own in rows.items()})
 
 
 # --- findings -----------------------------------------------------------------------------------
 
 
 def _find_small_splits(facts: Facts) -> Iterator[Finding]:
-    for split, index in facts.indexes.items():
-        if not len(index):
+    for name, split in facts.splits.items():
+        if not len(split.rows):
             ratio = facts.dataset.manifest.options.get("train_ratio")
-            yield Finding(f"There is no {split} set: --train_ratio={ratio} gave it no probe.", True)
-    probes = len(facts.indexes["test"].probes)
+            yield Finding(f"There is no {name} set: --train_ratio={ratio} gave it no probe.", True)
+    probes = len(facts.splits["test"].probes)
     if 0 < probes < _FEW_TEST_PROBES:
-        yield Finding(
-            f"The test set has only {number_of(probes, 'probe')}: results on it depend on which "
-            "ones they are.",
-            True,
-        )
+        text = f"The test set has only {number_of(probes, 'probe')}: results on it depend on which "
+        yield Finding(f"{text}ones they are.", True)
 
 
 def _find_differences(facts: Facts) -> Iterator[Finding]:
@@ -151,64 +112,55 @@ def _find_differences(facts: Facts) -> Iterator[Finding]:
         yield Finding(comparison.sentence, True)
     if apart:
         numbers = (
-            f"those of {split} weigh like {index.probes.effective_number:,.0f} of one size"
-            f" ({number_of(len(index.probes), 'probe')})"
-            for split, index in facts.indexes.items()
+            f"those of {name} weigh like {split.effective_number:,.0f} of one size"
+            f" ({number_of(len(split.probes), 'probe')})"
+            for name, split in facts.splits.items()
         )
-        yield Finding(f"Measurements are uneven over probes: {', '.join(numbers)}.", False)
+        yield Finding(f"Measurements are uneven over probes: {', '.join(numbers)}.")
     elif facts.comparisons:
-        yield Finding("Train and test are alike in all that was compared.", False)
+        yield Finding("Train and test are alike in all that was compared.")
 
 
-def _find_dead_letters(facts: Facts) -> Iterator[Finding]:
+def _find_dropped_input(facts: Facts) -> Iterator[Finding]:
     counts = facts.dataset.manifest.counts
-    if not counts.num_dead_letters:
+    of_input = f"{counts.rows_read:,} input rows"
+    if counts.num_dead_letters:
+        reason, count = max(counts.dead_letters.items(), key=lambda item: item[1])
+        share = counts.num_dead_letters / counts.rows_read
+        yield Finding(
+            f"{counts.num_dead_letters:,} of {of_input} ({percent(share, 2)}) are dead letters, "
+            f"most of them {reason} ({count:,}).",
+            share >= _MANY_DEAD_LETTERS,
+        )
+    else:
         text = f"All {counts.measurements:,} input rows are included: no dead letters."
         if counts.rows_left_out:
             text += f" {counts.rows_left_out:,} others are not in the sample."
-        yield Finding(text, False)
-        return
-    reason, count = max(counts.dead_letters.items(), key=lambda item: item[1])
-    share = counts.num_dead_letters / counts.rows_read
-    yield Finding(
-        f"{counts.num_dead_letters:,} of {counts.rows_read:,} input rows ({percent(share, 2)}) are "
-        f"dead letters, most of them {reason} ({count:,}).",
-        share >= _MANY_DEAD_LETTERS,
-    )
-
-
-def _find_duplicates(facts: Facts) -> Iterator[Finding]:
-    counts = facts.dataset.manifest.counts
+        yield Finding(text)
     if counts.duplicates_dropped:
         yield Finding(
-            f"{counts.duplicates_dropped:,} of {counts.rows_read:,} input rows equal another "
-            "measurement of their probe and were dropped.",
-            False,
+            f"{counts.duplicates_dropped:,} of {of_input} equal another measurement of their probe "
+            "and were dropped."
         )
 
 
 def _find_busy_probes(facts: Facts) -> Iterator[Finding]:
-    for split, probes in facts.busiest.items():
-        counts = np.sort(facts.indexes[split].probes.n_measurements)[::-1]
-        if probes and probes[0].share >= _BUSY_PROBE and len(counts) > 1:
-            yield Finding(
-                f"One probe, {probes[0].address}, has {percent(probes[0].share, 0)} of the "
-                f"measurements of {split}.",
-                True,
-            )
+    for name, split in facts.splits.items():
+        probes, counts = split.busiest, np.sort(split.per_probe)[::-1]
+        if len(counts) > 1 and probes[0]["share"] >= _BUSY_PROBE:
+            address, share = probes[0]["address"], percent(probes[0]["share"], 0)
+            yield Finding(f"One probe, {address}, has {share} of the measurements of {name}.", True)
         share = counts[: math.ceil(len(counts) / 100)].sum() / max(1, counts.sum())
         if len(counts) >= 100 and share >= _BUSY_HUNDREDTH:
-            yield Finding(
-                f"The busiest 1 % of the probes of {split} have {percent(share, 0)} of its "
-                "measurements.",
-                False,
-            )
+            text = f"The busiest 1 % of the probes of {name} have {percent(share, 0)} of its "
+            yield Finding(f"{text}measurements.")
 
 
 def _find_failed_pings(facts: Facts) -> Iterator[Finding]:
-    for split, index in facts.indexes.items():
-        if index.failed_share >= _MANY_FAILED:
-            yield Finding(f"{percent(index.failed_share, 0)} of the pings of {split} failed.", True)
+    for name, split in facts.splits.items():
+        share = split.shares["failed pings"]
+        if share >= _MANY_FAILED:
+            yield Finding(f"{percent(share, 0)} of the pings of {name} failed.", True)
 
 
 def _find_gaps(facts: Facts) -> Iterator[Finding]:
@@ -219,14 +171,14 @@ def _find_gaps(facts: Facts) -> Iterator[Finding]:
         more = f", nor in {others}" if len(periods) > 1 else ""
         length = span_us_text(periods[0].length_us)
         yield Finding(f"There is no {what} from {periods[0]} ({length}){more}.", True)
-    silences = np.concatenate([sample.num_silences for sample in facts.samples.values()])
+    samples = facts.samples.values()
+    silences = np.concatenate([sample.num_silences for sample in samples])
     if silences.any():
-        longest_us = max(s.longest_silence_us.max(initial=0) for s in facts.samples.values())
+        longest_us = max(sample.longest_silence_us.max(initial=0) for sample in samples)
         yield Finding(
             f"{np.count_nonzero(silences):,} of the {len(silences):,} rows read have a silence, a "
             "gap of over an hour and of 20 times their mean interval; the longest lasts "
-            f"{span_us_text(longest_us)}.",
-            False,
+            f"{span_us_text(longest_us)}."
         )
 
 
@@ -235,16 +187,13 @@ def _find_generations(facts: Facts) -> Iterator[Finding]:
     if len(generations) < 2:
         return
     before, last = generations[-2:]
-    period = ""
-    if last.first_us is not None and last.last_us is not None:
-        period = f", from {Period(last.first_us, last.last_us)}"
+    period = f", from {period_of(last)}" if period_of(last) else ""
     yield Finding(
         f"The last of {len(generations)} generations added "
         f"{number_of(last.counts.measurements, 'measurement')}{period}, "
         f"{number_of(last.num_probes - before.num_probes, 'probe')} that had none before, and "
         f"{number_of(last.counts.num_dead_letters, 'dead letter')}; there are "
-        f"{last.num_records:,} rows now, there were {before.num_records:,}.",
-        False,
+        f"{last.num_records:,} rows now, there were {before.num_records:,}."
     )
 
 
@@ -253,16 +202,14 @@ def _find_anonymized(facts: Facts) -> Iterator[Finding]:
     if method != "none":
         yield Finding(
             f"Addresses are not the real ones: --anonymize={method} replaced them. Equal addresses "
-            "are still equal, and common prefixes are still common.",
-            False,
+            "are still equal, and common prefixes are still common."
         )
 
 
 _FINDERS = (
     _find_small_splits,
     _find_differences,
-    _find_dead_letters,
-    _find_duplicates,
+    _find_dropped_input,
     _find_busy_probes,
     _find_failed_pings,
     _find_gaps,
@@ -274,13 +221,14 @@ _FINDERS = (
 def sample_text(facts: Facts) -> str:
     """Describes the basis of the statistics in a sentence."""
     parts = []
-    for split, sample in facts.samples.items():
-        index = facts.indexes[split]
+    for name, split in facts.splits.items():
+        sample = split.sample
         taken = "all" if sample.is_whole else f"{len(sample):,}"
-        rows = "all" if len(sample.lines) == len(index) else f"{len(sample.lines):,}"
+        rows = "all" if len(sample.lines) == len(split.rows) else f"{len(sample.lines):,}"
         parts.append(
-            f"{split}: {rows} of {number_of(len(index), 'row')} ({bytes_text(sample.num_bytes)}), "
-            f"{taken} of {number_of(index.num_measurements, 'measurement')}"
+            f"{name}: {rows} of {number_of(len(split.rows), 'row')} "
+            f"({bytes_text(sample.num_bytes)}), "
+            f"{taken} of {number_of(split.num_measurements, 'measurement')}"
         )
     return (
         "Exact, from rows.parquet and the manifest: sizes, families, failed pings, probes, dead "

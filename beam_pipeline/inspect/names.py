@@ -45,6 +45,3 @@ def parse_context_name(text: str) -> ContextName:
     if int(parts[0]) > _MAX_SEED:
         raise UsageError(f"--context={text}: the seed is over {_MAX_SEED}")
     return ContextName(int(parts[0]), parse_row_name(parts[1], "context"), int(parts[2]))
-
-
-# --- rows -----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from beam_pipeline.inspect.comparison import conclusion
 from beam_pipeline.inspect.facts import Facts, sample_text
+from beam_pipeline.inspect.index import sum_of
 from beam_pipeline.inspect.plots import MAX_POINTS, plots, row_plot
 from beam_pipeline.inspect.row import TOKEN_STYLES, OneContext, OneRow, row_table, row_text
 from beam_pipeline.inspect.tables import tables
@@ -54,14 +55,13 @@ def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
 
 
 def _tiles(facts: Facts) -> Iterator[tuple[str, str]]:
-    splits = facts.dataset.manifest.splits
-    indexes = list(facts.indexes.values())
-    measurements = sum(index.num_measurements for index in indexes)
-    failed = sum(int(index.num_failed.sum()) for index in indexes)
+    manifest, splits = facts.dataset.manifest, facts.splits.values()
+    measurements = sum(split.num_measurements for split in splits)
+    failed = sum(sum_of(split.probes["num_failed"]) for split in splits)
     yield f"{measurements:,}", "measurements"
-    yield f"{sum(len(index.probes) for index in indexes):,}", "probes"
-    yield f"{sum(len(index) for index in indexes):,}", "rows"
-    yield bytes_text(sum(split.num_bytes for split in splits.values())), "in shards"
+    yield f"{sum(len(split.probes) for split in splits):,}", "probes"
+    yield f"{sum(len(split.rows) for split in splits):,}", "rows"
+    yield bytes_text(sum(split.num_bytes for split in manifest.splits.values())), "in shards"
     yield span_us_text(facts.period.length_us) if facts.period else NONE, "covered"
     yield percent(failed / measurements if measurements else None, 2), "of the pings failed"
-    yield f"{facts.dataset.manifest.counts.num_dead_letters:,}", "dead letters"
+    yield f"{manifest.counts.num_dead_letters:,}", "dead letters"

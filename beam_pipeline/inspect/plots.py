@@ -15,14 +15,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, Formatter, LogLocator, NullFormatter
 
 from beam_pipeline.inspect.facts import Facts
-from beam_pipeline.inspect.index import Index
-from beam_pipeline.inspect.statistics import (
-    FAMILIES,
-    HOURS,
-    Rtts,
-    family_counts,
-    weighted_quantiles,
-)
+from beam_pipeline.inspect.figures import FAMILIES, Rtts, weighted_quantiles
+from beam_pipeline.inspect.sample import HOURS
 from beam_pipeline.report.plots import CARD, FAINT, INK, TEST, TRAIN, WARN, svg_of, two_axes
 from beam_pipeline.report.tables import bytes_text, span_us_text
 
@@ -33,10 +27,11 @@ MAX_POINTS = 800
 _LAST_DATE = np.datetime64("9000-01-01", "us")  # Matplotlib's end in 9999, margins included
 _FEW_BINS, _FEW_REASONS = 10, 4
 _FAMILY_ALPHAS = (0.6, 0.45, 0.3, 0.18)
-_SIZES: dict[str, tuple[str, Callable[[Index], np.ndarray]]] = {
-    "measurements of a probe": ("probes", lambda index: index.probes.n_measurements),
-    "measurements of a row": ("rows", lambda index: index.n_measurements),
-    "size of a row": ("rows", lambda index: index.num_bytes),
+# The label of each axis, and the key in `SplitFigures.sizes`.
+_SIZES = {
+    "measurements of a probe": "measurements of a probe",
+    "measurements of a row": "measurements of a row",
+    "size of a row": "bytes of a row",
 }
 
 
@@ -170,11 +165,11 @@ def _time(figure: Figure, facts: Facts) -> None:
 def _hours(figure: Figure, facts: Facts) -> None:
     left, right = two_axes(figure, (3, 2))
     hours = np.arange(HOURS)
-    for split, groups in facts.hours.items():
-        low, middle, high = _quantiles(groups)
+    for split, figures in facts.splits.items():
+        low, middle, high = _quantiles(figures.hours)
         left.plot(hours, middle, ".-", color=_COLORS[split])
         left.fill_between(hours, low, high, color=_COLORS[split], alpha=0.15, lw=0)
-        failed = [100 * group.failed_share for group in groups]
+        failed = [100 * group.failed_share for group in figures.hours]
         right.plot(hours, failed, ".-", color=_COLORS[split])
     for axes, title in ((left, "RTT, ms"), (right, "failed, %")):
         axes.set(title=title, xlabel="hour, UTC", xticks=range(0, HOURS, 3))
@@ -183,22 +178,22 @@ def _hours(figure: Figure, facts: Facts) -> None:
 
 def _destinations(figure: Figure, facts: Facts) -> None:
     axes: Axes = figure.subplots()
-    shifts = (-0.18, 0.18) if all(map(len, facts.indexes.values())) else (0, 0)
+    shifts = (-0.18, 0.18) if all(len(split.rows) for split in facts.splits.values()) else (0, 0)
+    busiest = facts.destinations.busiest
     for shift, (split, color) in zip(shifts, _COLORS.items(), strict=True):
-        low, middle, high = _quantiles([one.rtts[split] for one in facts.destinations])
+        low, middle, high = _quantiles([rtts[split] for rtts in busiest.values()])
         places = np.arange(len(middle)) + shift
         axes.hlines(places, low, high, color=color, lw=3, alpha=0.35)
         axes.plot(middle, places, "o", color=color, ms=4.5)
-    labels = [destination.address for destination in facts.destinations]
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.set_yticks(range(len(busiest)), list(busiest))
+    axes.set_ylim(len(busiest) - 0.4, -0.6)
     _rtt_axis(axes, _rtt_ends(facts))
     axes.grid(axis="y", visible=False)
 
 
 def _sizes(figure: Figure, facts: Facts) -> None:
-    for axes, (label, (of, values_of)) in zip(figure.subplots(1, 3), _SIZES.items(), strict=True):
-        values = {split: values_of(index) for split, index in facts.indexes.items()}
+    for axes, (label, name) in zip(figure.subplots(1, 3), _SIZES.items(), strict=True):
+        values = {split: figures.sizes[name] for split, figures in facts.splits.items()}
         together = np.concatenate(list(values.values()))
         low = max(1, together.min())
         high = max(10 * low, together.max() + 1)  # an axis needs two ends
@@ -206,25 +201,25 @@ def _sizes(figure: Figure, facts: Facts) -> None:
             if len(sizes):
                 _histogram(axes, split, sizes, np.ones(len(sizes)), np.geomspace(low, high, 36))
         _log_axis(axes, low, high, EngFormatter(), (1,) if high / low > 100 else (1, 2, 5))
-        axes.set(xlabel=label, title=f"share of the {of}, %")
+        axes.set(xlabel=label, title=f"share of the {label.split()[-1]}s, %")
     axes.xaxis.set_major_formatter(lambda size, _: bytes_text(size).replace(".0", ""))
 
 
 def _busiest(figure: Figure, facts: Facts) -> None:
     left, right = two_axes(figure, (2, 3))
-    for split, index in facts.indexes.items():
-        if len(index):
-            counts = np.sort(index.probes.n_measurements)[::-1]
+    for split, figures in facts.splits.items():
+        if len(figures.probes):
+            counts = np.sort(figures.per_probe)[::-1]
             points = np.unique(np.geomspace(1, len(counts), _MAX_CURVE_POINTS).astype(int))
             shares = 100 * np.cumsum(counts)[points - 1] / counts.sum()
             left.plot(100 * points / len(counts), shares, color=_COLORS[split])
     left.plot((0, 100), (0, 100), color=FAINT, lw=0.8, ls="--")
     left.set(xlabel="probes, the busiest first, %", title="share of the measurements, %")
-    top = [(probe, split) for split, probes in facts.busiest.items() for probe in probes[:6]]
+    top = [(probe, name) for name, split in facts.splits.items() for probe in split.busiest[:6]]
     right.barh(
         range(len(top)),
-        [100 * probe.share for probe, _ in top],
-        tick_label=[probe.address for probe, _ in top],
+        [100 * probe["share"] for probe, _ in top],
+        tick_label=[probe["address"] for probe, _ in top],
         color=[_COLORS[split] for _, split in top],
         alpha=0.75,
     )
@@ -235,12 +230,12 @@ def _busiest(figure: Figure, facts: Facts) -> None:
 
 def _families(figure: Figure, facts: Facts) -> None:
     axes: Axes = figure.subplots()
-    counts = np.array([family_counts(index) for index in facts.indexes.values()])
+    counts = np.array([split.families for split in facts.splits.values()])
     shares = 100 * counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     lefts = shares.cumsum(axis=1) - shares
     for share, left, alpha in zip(shares.T, lefts.T, _FAMILY_ALPHAS, strict=True):
         bars = axes.barh(
-            list(facts.indexes),
+            list(facts.splits),
             share,
             left=left,
             color=list(_COLORS.values()),

@@ -18,7 +18,6 @@ from beam_pipeline.dataset.row_codec import ProbeRow
 from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.index import Index, open_rows
 from beam_pipeline.inspect.names import ContextName, RowName
 from beam_pipeline.report.tables import Table, bytes_text, ms_text, percent, span_us_text, time_text
 from beam_pipeline.report.terminal import say
@@ -41,22 +40,19 @@ class OneRow(NamedTuple):
     row: ProbeRow
 
 
-def check_row_name(name: RowName, index: Index, flag: str) -> None:
-    if name.number >= len(index):
-        have = f"0 to {len(index) - 1}" if len(index) else "none"
+def check_row_name(name: RowName, num_rows: int, flag: str) -> None:
+    if name.number >= num_rows:
+        have = f"0 to {num_rows - 1}" if num_rows else "none"
         raise UsageError(f"--{flag}: there is no row {name}; {name.split} has {have}")
 
 
-def read_row(dataset: Dataset, index: Index, name: RowName) -> OneRow:
+def read_row(dataset: Dataset, name: RowName) -> OneRow:
     """Reads a row; UsageError if the split lacks it, ProbelineError if it cannot be read."""
-    check_row_name(name, index, "row")
-    shards = dataset.manifest.splits[name.split].shards
-    return OneRow(
-        name,
-        shards[int(index.shard[name.number])].path,
-        int(index.position[name.number]),
-        open_rows(dataset, name.split, index).decode(name.number),
-    )
+    rows = dataset.rows(name.split)
+    check_row_name(name, len(rows), "row")
+    shard, position = rows.lines.place(name.number)
+    path = dataset.manifest.splits[name.split].shards[shard].path
+    return OneRow(name, path, position, rows[name.number])
 
 
 def row_text(one: OneRow) -> str:
@@ -102,44 +98,27 @@ def row_table(one: OneRow) -> Table:
 # --- contexts -------------------------------------------------------------------------------------
 
 
-class Token(NamedTuple):
-    """A token as text, and its field: start, source, destination, time, RTT or failed."""
-
-    text: str
-    kind: str
-
-
-class DecodedMeasurement(NamedTuple):
-    """The tokens of a measurement, and the measurement as text."""
-
-    tokens: list[Token]
-    text: str
-
-
 class OneContext(NamedTuple):
-    """A context; `about` is a sentence on how it was drawn."""
+    """A context, and how it was drawn; of each measurement the (text, field) tokens, and itself."""
 
-    name: ContextName
     about: str
-    measurements: list[DecodedMeasurement]
+    measurements: list[tuple[list[tuple[str, str]], str]]
 
 
-def draw_context(dataset: Dataset, index: Index, name: ContextName) -> OneContext:
+def draw_context(dataset: Dataset, name: ContextName) -> OneContext:
     """Draws a context; UsageError if it or its row does not exist, ProbelineError if unreadable."""
-    check_row_name(name.row, index, "context")
+    check_row_name(name.row, len(dataset.rows(name.row.split)), "context")
     training = importlib.import_module("training.inspect_context")
-    about, measurements = training.draw_context(dataset, *name.row, name.seed, name.k)
-    shown = [DecodedMeasurement([Token(*t) for t in tokens], text) for tokens, text in measurements]
-    return OneContext(name, about, shown)
+    return OneContext(*training.draw_context(dataset, *name.row, name.seed, name.k))
 
 
 def print_context(context: OneContext, console: Console) -> None:
     """Prints each measurement of a context on a line, its tokens below, coloured by field."""
     say(console, context.about)
     console.print(Text("tokens: ") + _coloured(zip(TOKEN_STYLES, TOKEN_STYLES, strict=True)))
-    for number, measurement in enumerate(context.measurements):
-        console.print(f"\n{number:3} {measurement.text}", soft_wrap=True, markup=False)
-        console.print(Text("    ") + _coloured(measurement.tokens), soft_wrap=True)
+    for number, (tokens, text) in enumerate(context.measurements):
+        console.print(f"\n{number:3} {text}", soft_wrap=True, markup=False)
+        console.print(Text("    ") + _coloured(tokens), soft_wrap=True)
 
 
 def _coloured(tokens: Iterable[tuple[str, str]]) -> Text:

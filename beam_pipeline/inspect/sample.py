@@ -15,10 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset.row_codec import ProbeRow
-from beam_pipeline.dataset.rows import Dataset
+from beam_pipeline.dataset.row_index import RowIndex
+from beam_pipeline.dataset.rows import Rows
 from beam_pipeline.dataset.sorted_run import WIDE, widen
-from beam_pipeline.inspect.index import HOUR_US, Index, open_rows
+from beam_pipeline.inspect.index import HOUR_US
 
+HOURS = 24
 MAX_ROWS = 400
 MAX_BYTES = 64 << 20
 MAX_MEASUREMENTS = 400_000
@@ -28,7 +30,7 @@ _THREADS = 4
 
 
 class Plan(NamedTuple):
-    """The rows to read: their lines in the Index, and the share of the split each represents."""
+    """The rows to read: their lines in the row index, and the share of the split of each."""
 
     lines: np.ndarray
     shares: np.ndarray
@@ -39,7 +41,7 @@ class Plan(NamedTuple):
 class Sample:
     """Measurements [m] of some rows [r]; `time_us`, `hi`, `lo`, `rtt` as in `sorted_run.WIDE`."""
 
-    lines: np.ndarray  # int64 [r], the rows' lines in the Index
+    lines: np.ndarray  # int64 [r], the rows' lines in the row index
     num_bytes: int  # of these rows
     is_whole: bool
     num_silences: np.ndarray  # int64 [r], within each row
@@ -58,6 +60,11 @@ class Sample:
     def answered(self) -> np.ndarray:
         return self.rtt >= 0
 
+    @property
+    def hours(self) -> np.ndarray:
+        """The hour of the day of each measurement, UTC: int64 [m]."""
+        return self.time_us // HOUR_US % HOURS
+
 
 class _Taken(NamedTuple):
     """The sampled measurements of one row, and its silences."""
@@ -67,9 +74,9 @@ class _Taken(NamedTuple):
     longest_silence_us: int
 
 
-def plan(index: Index) -> Plan:
+def plan(index: RowIndex) -> Plan:
     """Chooses the rows: at most MAX_ROWS and, except for a single larger row, MAX_BYTES."""
-    total = index.num_measurements
+    total = int(index.n_measurements.sum())
     fits = len(index) <= MAX_ROWS and int(index.num_bytes.sum()) <= MAX_BYTES
     if total <= MAX_MEASUREMENTS and fits:
         shares = index.n_measurements / max(1, total)
@@ -88,14 +95,14 @@ def plan(index: Index) -> Plan:
     return Plan(lines[in_file_order], hits[in_file_order] / num_points, False)
 
 
-def draw(dataset: Dataset, split: str, index: Index) -> Sample:
+def draw(rows: Rows) -> Sample:
     """Draws the sample of a split; ProbelineError if a row is damaged or contradicts its line."""
+    index = rows.lines
     planned = plan(index)
-    reader = open_rows(dataset, split, index)
 
     def read(places: np.ndarray) -> list[_Taken]:
         return [
-            _take(reader.decode(line), share, planned.is_whole)
+            _take(rows[line], share, planned.is_whole)
             for line, share in zip(planned.lines[places], planned.shares[places], strict=True)
         ]
 
@@ -106,7 +113,7 @@ def draw(dataset: Dataset, split: str, index: Index) -> Sample:
         taken = list(chain.from_iterable(threads.map(read, by_shard)))
     run = np.concatenate([np.zeros(0, WIDE), *(one.run for one in taken)])
     counts = np.array([len(one.run) for one in taken], np.int64)
-    weight = planned.shares * index.num_measurements / np.maximum(1, counts)
+    weight = planned.shares * index.n_measurements.sum() / np.maximum(1, counts)
     return Sample(
         lines=planned.lines,
         num_bytes=int(index.num_bytes[planned.lines].sum()),

@@ -9,7 +9,6 @@ from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import printable
 from beam_pipeline.inspect import comparison, row
 from beam_pipeline.inspect.facts import Facts, gather, sample_text
-from beam_pipeline.inspect.index import Index
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.report.tables import NONE, number_of
 from beam_pipeline.report.terminal import new_console, print_table, say
@@ -26,12 +25,8 @@ def show(
 ) -> None:
     """Shows a dataset, or one row or context of it, in the terminal and optionally as a page."""
     dataset = open_dataset(path)
-    one_row = context = None
-    if row_name:
-        one_row = row.read_row(dataset, Index.of(dataset.index(row_name.split)), row_name)
-    if context_name:
-        index = Index.of(dataset.index(context_name.row.split))
-        context = row.draw_context(dataset, index, context_name)
+    one_row = row.read_row(dataset, row_name) if row_name else None
+    context = row.draw_context(dataset, context_name) if context_name else None
     console = new_console()
     if one_row:
         say(console, row.row_text(one_row))
@@ -47,7 +42,7 @@ def show(
         from beam_pipeline.inspect.page import page
 
         if one_row is None and (name := facts.typical_row):
-            one_row = row.read_row(dataset, facts.indexes[name.split], name)
+            one_row = row.read_row(dataset, name)
         data = page(facts, one_row, context)
         write_file(html, data)
     if is_summary:

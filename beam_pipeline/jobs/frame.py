@@ -38,9 +38,12 @@ then, workers write below `run.folder`.
 
 import contextlib
 import itertools
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -49,21 +52,21 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import grpc
 import orjson
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from rich.console import Console
 from rich.live import Live
 
 from beam_pipeline import __version__
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.jobs import beam_options as runners
-from beam_pipeline.jobs import dataflow, output_folder, progress, running
+from beam_pipeline.jobs import dataflow, monitoring, output_folder
 from beam_pipeline.jobs.dataflow import DataflowJob
-from beam_pipeline.jobs.local_runner import forked_workers
-from beam_pipeline.jobs.monitoring import logged
+from beam_pipeline.jobs.local_runner import forked_workers, patch_beam, silence_workers
+from beam_pipeline.jobs.monitoring import Snapshot, logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.jobs.output_lease import LostOutputError
-from beam_pipeline.jobs.progress import Snapshot
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
     delete_files,
@@ -117,8 +120,12 @@ def check_runner(
     """
     runners.check_job_server(beam_options)
     dataflow_job = dataflow.job_of(beam_options)
-    if dataflow_job is not None:
-        running.check_paths_are_shared(paths)
+    for flag, path in paths if dataflow_job is not None else ():
+        if is_local(path):
+            raise UsageError(
+                f"--{flag}={path} is on this machine, where Dataflow's workers do not see it: "
+                "give a path on gs://"
+            )
     return dataflow_job
 
 
@@ -159,18 +166,43 @@ def run(spec: JobSpec, build: Build, beam_options: PipelineOptions) -> bool:
             inputs=spec.inputs,
         ) as job_run,
     ):
-        pipeline = running.new_pipeline(beam_options)
+        pipeline = new_pipeline(beam_options)
         add_transforms(pipeline, job_run, build)
-        watching = contextlib.nullcontext()
-        if spec.look is not None and is_local(job_run.folder):
-            watching = progress.watched(partial(spec.look, job_run.folder), sys.stderr)
-        if not running.run_to_end(pipeline, spec.dataflow_job, job_run, watching):
+        if not _run_to_end(pipeline, spec, job_run):
             return False
     if not job_run.is_finished():
         raise ProbelineError(
             f"the runner reported success, but {spec.output} has no {spec.files.success}: check "
             "the runner's log, then run the same command again"
         )
+    return True
+
+
+def new_pipeline(beam_options: PipelineOptions) -> beam.Pipeline:
+    """Returns an empty pipeline; UsageError for options that Beam rejects."""
+    patch_beam()
+    try:
+        return beam.Pipeline(options=beam_options)
+    except ValueError as error:
+        raise UsageError(f"Beam refuses the options: {one_line(error)}") from error
+
+
+def _run_to_end(pipeline: beam.Pipeline, spec: JobSpec, job_run: JobRun) -> bool:
+    """Runs a pipeline to its end; returns False if it only wrote a template.
+
+    A submitted Dataflow job takes over the output.
+    """
+    if spec.dataflow_job is not None:
+        try:
+            return dataflow.submit_and_wait(pipeline, spec.dataflow_job, job_run.hand_over)
+        except dataflow.JobFailedError:
+            job_run.is_handed_over = False  # the job is over and will not tidy up
+            raise
+    watching = contextlib.nullcontext()
+    if spec.look is not None and is_local(job_run.folder):
+        watching = monitoring.watched(partial(spec.look, job_run.folder), sys.stderr)
+    with watching:
+        pipeline.run().wait_until_finish()
     return True
 
 
@@ -238,6 +270,29 @@ class CheckRights(beam.PTransform):
             # Otherwise a runner would fuse this with the last step.
             | "Apart from the end" >> beam.Reshuffle()
         )
+
+
+@contextlib.contextmanager
+def quiet(beam_options: PipelineOptions) -> Iterator[None]:
+    """Keeps Beam's log and warnings off the terminal; its errors still raise exceptions."""
+    # It logs when the interpreter exits.
+    logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
+    silence_workers()
+    threading.excepthook = _print_unless_hung_up
+    with contextlib.ExitStack() as stack:
+        if beam_options.view_as(StandardOptions).runner == dataflow.RUNNER:
+            stack.enter_context(dataflow.log_shown())
+        else:
+            stack.callback(logging.disable, logging.root.manager.disable)
+            logging.disable(logging.CRITICAL)
+        stack.enter_context(warnings.catch_warnings(action="ignore"))
+        yield
+
+
+def _print_unless_hung_up(failed: threading.ExceptHookArgs) -> None:
+    """Prints the exception of a thread, unless a finished runner closed its stream."""
+    if not issubclass(failed.exc_type, grpc.RpcError):
+        threading.__excepthook__(failed)
 
 
 def check_read(planned: Iterable[tuple[Any, int]], read: Iterable[tuple[Any, int]]) -> None:

@@ -8,11 +8,15 @@ these are optional, so `lean_imports` makes their imports fail.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
+import glob
 import os
 import re
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
@@ -51,7 +55,7 @@ def run_program[Options, Result](
         try:
             with importing():
                 options, beam_options = parse(arguments)
-                from beam_pipeline.jobs.running import quiet, temporary_folder
+                from beam_pipeline.jobs.frame import quiet
 
             with temporary_folder(), contextlib.nullcontext() if debug else quiet(beam_options):
                 started = time.monotonic()
@@ -67,13 +71,50 @@ def run_program[Options, Result](
                 raise
             if (known := missing_extra(error) or user_error(error)) is not None:
                 raise known from error
-            from beam_pipeline.jobs.running import unexpected
-
             raise ProbelineError(unexpected(error)) from error
 
     stopped = f"stopped; the output holds no finished {output_name}"
     with lean_imports(arguments) if argv is None else contextlib.nullcontext():
         return run_command(arguments, run_job, stopped, debug=debug)
+
+
+def unexpected(error: BaseException) -> str:
+    """Returns the message for an unexpected error."""
+    import grpc
+
+    if isinstance(error, grpc.RpcError | grpc.FutureTimeoutError):
+        details = error.details() if isinstance(error, grpc.Call) else None
+        return (
+            f"the runner does not answer ({details or type(error).__name__}): check that it is "
+            "running, read its log, then run the same command again"
+        )
+    if "job server jar" in str(error):
+        return (
+            "the runner's job server could not be downloaded: start one and give --job_endpoint, "
+            "or name its file, such as with --flink_job_server_jar"
+        )
+    last_line = (str(error).strip().splitlines() or ["no message"])[-1]
+    return f"unexpected {type(error).__name__}: {last_line}; --debug shows where"
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[None]:
+    """Puts temporary files in a folder deleted at exit, since Beam leaves many behind."""
+    environment, default = os.environ.get("TMPDIR"), tempfile.tempdir
+    folder = tempfile.mkdtemp(prefix="probeline-")
+    # Deleted at exit: a server that Beam starts is stopped then, and fails without its folder.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = default
+        if environment is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = environment
+        if not glob.glob(f"{folder}/beam-temp*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Hidden(MetaPathFinder):

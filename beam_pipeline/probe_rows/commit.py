@@ -32,10 +32,10 @@ from beam_pipeline.dataset.row_index import index_batches
 from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.frame import FAULT, check_read, versions
 from beam_pipeline.jobs.monitoring import counter
-from beam_pipeline.probe_rows.grouping import UnitSummary
+from beam_pipeline.probe_rows.grouping import SpanLines, UnitSummary
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.probe_rows.switch import switch
-from beam_pipeline.shards.letters import LetterPart, dead_letter_names
+from beam_pipeline.shards.letters import LetterPart, dead_letter_names, numbered
 from beam_pipeline.shards.writing import ShardInfo
 from beam_pipeline.storage import files
 from beam_pipeline.storage.many_files import Move, copy_files
@@ -91,7 +91,7 @@ def _move_dead_letters(job: Job, summaries: Sequence[UnitSummary]) -> list[Lette
     """Moves the dead letters to their final names, those of earlier generations first."""
     kept = job.base.dead_letter_files if job.base else []
     kept = [replace(file, path=job.run.path(file.path)) for file in kept]
-    written = [_as_file(part) for each in summaries for part in each.dead_letter_files]
+    written = [_as_file(part) for part in _numbered_letters(summaries)]
     named = _name_dead_letters([*kept, *written])
     moves = [
         Move(old.path, f"{job.folder}/{new.path}", old.num_bytes, int(old.crc32c, 16))
@@ -100,6 +100,19 @@ def _move_dead_letters(job: Job, summaries: Sequence[UnitSummary]) -> list[Lette
     copy_files(moves[: len(kept)], job.run.below("commit"))
     job.run.move(moves[len(kept) :])
     return named
+
+
+def _numbered_letters(summaries: Sequence[UnitSummary]) -> Iterator[LetterPart]:
+    """Yields the files of dead letters; those of spans get the row numbers of their files."""
+    first: dict[SpanLines, int] = {}
+    num_lines: Counter[str] = Counter()
+    for span in sorted(span for each in summaries for span in each.spans):
+        first[span] = num_lines[span.path]
+        num_lines[span.path] += span.num_lines
+    for summary in summaries:
+        first_rows = {span.path: first[span] for span in summary.spans}
+        for part in summary.dead_letter_files:
+            yield numbered(part, first_rows) if any(first_rows.values()) else part
 
 
 def _generations(

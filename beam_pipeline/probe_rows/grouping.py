@@ -53,6 +53,14 @@ _SEGMENT_FILE_BYTES = 64 << 20
 _CUT_ROWS_BYTES, _MAX_CUT_ROWS = 4 << 20, 10_000  # of rows that travel together
 
 
+class SpanLines(Message, frozen=True):
+    """The number of lines of a span, whose dead letters count rows from its first line."""
+
+    path: str
+    start: int
+    num_lines: int
+
+
 class UnitSummary(Message, frozen=True):
     """Counts of a work unit, which prove that no row was lost."""
 
@@ -66,6 +74,7 @@ class UnitSummary(Message, frozen=True):
     num_kept: int = 0  # measurements that the dataset being appended to already has
     first_us: int | None = None  # of the new measurements
     last_us: int | None = None
+    spans: tuple[SpanLines, ...] = ()
 
 
 class PreGroup(beam.DoFn):
@@ -89,8 +98,11 @@ class PreGroup(beam.DoFn):
         blocks: list[Block] = []
         waiting = num_measurements = num_left_out = num_rows = planned_rows = 0
         letters, added = _letter_box(unit.index, self._workspace), _Added()
+        spans: list[SpanLines] = []
         for piece in unit.pieces:
+            next_row = 0
             for batch in self._read_piece(piece):
+                next_row = batch.next_row
                 letters.add(batch.letters)
                 num_rows += batch.num_rows
                 num_left_out += batch.num_left_out
@@ -104,6 +116,8 @@ class PreGroup(beam.DoFn):
                 if waiting >= self._unit_rows:
                     yield from self._store_chunks(unit, blocks)
                     blocks, waiting = [], 0
+            if piece.span:
+                spans.append(SpanLines(piece.path, piece.span[0], next_row))
             planned_rows += piece.num_rows  # all of them were read, or read_piece has raised
         yield from self._store_chunks(unit, blocks)
         letters.flush()
@@ -122,6 +136,7 @@ class PreGroup(beam.DoFn):
             added.num_kept,
             added.first_us,
             added.last_us,
+            tuple(spans),
         )
         yield TaggedOutput(self.SUMMARY, summary)
 

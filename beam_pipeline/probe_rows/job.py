@@ -70,6 +70,7 @@ class Job:
         return {
             **asdict(self.dataset_options),
             "atlas_source": self.read_options.atlas_source,
+            "hops": self.read_options.hops,
             **self.read_options.sample.manifest_options(),
             **anonymize,
         }

@@ -54,6 +54,13 @@ class Options:
         choices=("from", "src_addr"),
         group="input",
     )
+    hops: str = flag(
+        "Destinations in a RIPE Atlas traceroute: last (its own, if the last hop that responded is "
+        "it) or all (every hop that responded).",
+        "last",
+        choices=("last", "all"),
+        group="input",
+    )
     on_bad_file: str = flag(
         "Whether an unreadable file ends the run (fail) or becomes a dead letter.",
         "fail",
@@ -216,6 +223,7 @@ class Options:
             self.input_format,  # type: ignore[arg-type]
             _renamed(self.columns),
             self.atlas_source,  # type: ignore[arg-type]
+            self.hops,  # type: ignore[arg-type]
             key,
             skip_bad_files=self.on_bad_file == "dead_letter",
             encoding=self.measurement_encoding,  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from pathlib import Path
 from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER, SPLITS
 from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import printable
-from beam_pipeline.jobs.progress import Snapshot
+from beam_pipeline.jobs.monitoring import Snapshot
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.report.tables import Table
 from beam_pipeline.report.terminal import new_console, print_table, say

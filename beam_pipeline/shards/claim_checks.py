@@ -137,10 +137,30 @@ class ClaimReader:
         with explained_os_errors("read back", self.root + path):
             file = self._files.get(self.root + path) or self._open(self.root + path)
             payloads = list(map(os.pread, itertools.repeat(file.fileno()), lengths, offsets))
-        for at, payload in enumerate(payloads):
-            if crc32c(payload) != checksums[at]:
-                raise self.changed(StoredPayload(path, offsets[at], lengths[at], checksums[at]))
+        self._check(path, offsets, payloads, checksums)
         return payloads
+
+    def prefetch_adjacent(
+        self, path: str, offset: int, lengths: list[int], checksums: list[int]
+    ) -> Callable[[], list[bytes]]:
+        """Prefetches consecutive payloads of one file, the first at `offset`, with one request."""
+        ends = list(itertools.accumulate(lengths, initial=0))
+        wait = self.prefetch(StoredPayload(path, offset, ends[-1], None) if ends[-1] else b"")
+
+        def payloads() -> list[bytes]:
+            data = wait()
+            found = [data[start:end] for start, end in itertools.pairwise(ends)]
+            self._check(path, [offset + at for at in ends], found, checksums)
+            return found
+
+        return payloads
+
+    def _check(
+        self, path: str, offsets: list[int], payloads: list[bytes], checksums: list[int]
+    ) -> None:
+        for offset, payload, checksum in zip(offsets, payloads, checksums, strict=False):
+            if crc32c(payload) != checksum:
+                raise self.changed(StoredPayload(path, offset, len(payload), checksum))
 
     def prefetch(self, payload: Payload) -> Callable[[], bytes]:
         """Starts reading a payload on `gs://`; returns a callable that waits for its bytes."""

@@ -1,5 +1,7 @@
 """Staging: the payloads of records stay in files, only references travel to the writers.
 
+Records that go to shards by key, each with its reference:
+
   | Records(keys, payloads, attributes)
   v  StageRecords   writes payloads to files of this attempt, unless they are stored already;
   |                 small ones travel inline
@@ -7,9 +9,17 @@
 
 References are emitted only after their file is closed. The writer of a shard holds everything but
 the payloads, which it reads some MiB at a time (`ShardRecords`, `ArrivingRecords`).
+
+Records that keep their order, in blocks with one reference:
+
+  BlockWriter → StagedBlock, all of them in order → plan_shards → ShardPlan → read_part → batches
+
+A block is the bytes of its records, concatenated, followed by a table of the length and checksum of
+each. A shard may thus begin anywhere, and memory depends neither on the number of records nor on
+the number of shards.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -27,6 +37,11 @@ from beam_pipeline.storage.files import crc32c
 STAGING_FILE_BYTES = 128 << 20
 _INLINE_BYTES = 8 << 20  # of a batch
 _MAX_STAGED_IN_MEMORY = 50_000
+_BATCH_BYTES = 4 << 20  # of payloads that are read and encoded together
+_FRAMING_BYTES = 1 << 10  # that a record may add to its payload
+BLOCK_BYTES = 64 << 20
+MAX_BLOCK_RECORDS = 1 << 18
+_TABLE = np.dtype([("length", "<u8"), ("crc32c", "<u4")])  # of a block
 _NO_ATTRIBUTES = pa.schema([])
 _COLUMNS = pa.schema(
     [
@@ -181,10 +196,6 @@ class StageRecords(beam.DoFn):
             yield WindowedValue(staged, timestamp, (window,))
 
 
-_BATCH_BYTES = 4 << 20  # of payloads that are read and encoded together
-_FRAMING_BYTES = 1 << 10  # that a record may add to its payload
-
-
 class ShardRecords:
     """The staged records of a shard, ordered by key, equal keys by size and checksum."""
 
@@ -223,13 +234,7 @@ class ShardRecords:
 
     def batches(self) -> Iterator[tuple[int, int]]:
         """Yields the bounds of batches of consecutive records, about _BATCH_BYTES each."""
-        ends = np.cumsum(np.array(self.lengths, np.int64) + _FRAMING_BYTES)
-        start = 0
-        while start < len(self):
-            limit = _BATCH_BYTES + (int(ends[start - 1]) if start else 0)
-            end = max(start + 1, int(np.searchsorted(ends, limit, "right")))
-            yield start, end
-            start = end
+        return _batches(self.lengths)
 
     def payload_batches(self) -> Iterator[tuple[list[bytes], pa.Table]]:
         """Yields all payloads in order with their attributes, about _BATCH_BYTES at a time."""
@@ -253,3 +258,131 @@ class ArrivingRecords:
                 payloads = StagedPayloads(part.path, batch, self._reader)
                 attributes = pa.Table.from_batches([batch]).select(self._attributes.names)
                 yield payloads.prefetch(np.arange(batch.num_rows))(), attributes
+
+
+def _batches(lengths: Sequence[int] | np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yields the bounds of batches of consecutive records, about _BATCH_BYTES each."""
+    ends = np.cumsum(np.array(lengths, np.int64) + _FRAMING_BYTES)
+    start = 0
+    while start < len(ends):
+        limit = _BATCH_BYTES + (int(ends[start - 1]) if start else 0)
+        end = max(start + 1, int(np.searchsorted(ends, limit, "right")))
+        yield start, end
+        start = end
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+class StagedBlock(Message, frozen=True):
+    """A closed file of consecutive records, followed by a table of their lengths and checksums."""
+
+    num_records: int
+    table: StoredPayload
+
+    @property
+    def record_bytes(self) -> int:
+        """The size of all records."""
+        return self.table.offset
+
+
+class BlockWriter:
+    """Writes records to blocks of about BLOCK_BYTES in a folder."""
+
+    def __init__(self, folder: str, name: str):
+        self.blocks: list[StagedBlock] = []
+        self._folder = folder
+        self._name = name
+        self._begin()
+
+    def _begin(self) -> None:
+        self._file = ClaimWriter(self._folder, self._name)
+        self._lengths: list[int] = []
+        self._checksums: list[int] = []
+
+    def write(self, records: Sequence[bytes]) -> None:
+        """Appends records, which are in `blocks` after `close`."""
+        if not records:
+            return
+        self._file.append(b"".join(records) if len(records) > 1 else records[0])
+        self._lengths += map(len, records)
+        self._checksums += map(crc32c, records)
+        if self._file.num_bytes >= BLOCK_BYTES or len(self._lengths) >= MAX_BLOCK_RECORDS:
+            self.close()
+
+    def close(self) -> None:
+        """Closes the current block."""
+        if not self._lengths:
+            return
+        table = np.empty(len(self._lengths), _TABLE)
+        table["length"], table["crc32c"] = self._lengths, self._checksums
+        claim = self._file.put(table.tobytes())
+        assert isinstance(claim, StoredPayload)
+        self._file.close()
+        self.blocks.append(StagedBlock(len(table), claim))
+        self._begin()
+
+
+class BlockPart(Message, frozen=True):
+    """The records [start, stop) of a block."""
+
+    block: StagedBlock
+    start: int
+    stop: int
+
+
+class ShardPlan(Message, frozen=True):
+    """The parts that make up a shard."""
+
+    shard: int
+    num_shards: int
+    first_record: int  # its index among all records
+    parts: list[BlockPart]
+
+    @property
+    def num_records(self) -> int:
+        return sum(part.stop - part.start for part in self.parts)
+
+
+def plan_shards(
+    blocks: Sequence[StagedBlock], num_shards: int, shard_bytes: int
+) -> list[ShardPlan]:
+    """Divides all records, in order, among shards whose record counts differ by at most 1.
+
+    If `num_shards` is 0, it is derived from `shard_bytes`, at least 1.
+    """
+    total = sum(block.num_records for block in blocks)
+    num_bytes = sum(block.record_bytes for block in blocks)
+    count = num_shards or max(1, -(-num_bytes // shard_bytes))
+    plans, at, rest = [], 0, iter(blocks)
+    block, taken = next(rest, None), 0  # records of the current block that are in a shard
+    for shard in range(count):
+        first, end, parts = at, (shard + 1) * total // count, []
+        while at < end and block is not None:
+            stop = min(block.num_records, taken + end - at)
+            parts.append(BlockPart(block, taken, stop))
+            at += stop - taken
+            taken = stop
+            if taken == block.num_records:
+                block, taken = next(rest, None), 0
+        plans.append(ShardPlan(shard, count, first, parts))
+    return plans
+
+
+def read_part(part: BlockPart, reader: ClaimReader) -> Iterator[list[bytes]]:
+    """Yields the records of a part, some MiB at a time; ProbelineError if they have changed."""
+    claim = part.block.table
+    table = np.frombuffer(reader.read(claim), _TABLE)
+    at = int(np.sum(table["length"][: part.start]))
+    table = table[part.start : part.stop]
+    waiting: Callable[[], list[bytes]] | None = None
+    for start, end in _batches(table["length"]):
+        lengths = table["length"][start:end].tolist()
+        wait = reader.prefetch_adjacent(
+            claim.path, at, lengths, table["crc32c"][start:end].tolist()
+        )
+        if waiting is not None:
+            yield waiting()
+        waiting, at = wait, at + sum(lengths)
+    if waiting is not None:
+        yield waiting()

@@ -5,6 +5,8 @@ UNIT_ROWS rows. Work units do not affect the dataset. The schema is in the foote
 so a missing column ends the job before any row is read.
 """
 
+import contextlib
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +19,7 @@ from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.anonymize import WITHHELD
 from beam_pipeline.sources.options import InputFormat, ReadOptions
+from beam_pipeline.sources.spans import Span, spans_of
 from beam_pipeline.storage.files import check_path, check_regular, is_local, open_file
 from beam_pipeline.storage.lines import (
     BYTE_ORDER_MARK,
@@ -53,10 +56,14 @@ class MeasurementFile(NamedTuple):
     row_group_rows: tuple[int, ...]  # empty for JSON, whose lines are not counted
     problem: str | None = None
     shard: StoredShard | None = None  # of probe_rows, whose measurements are one row group
+    spans: tuple[Span, ...] = ()  # of JSON lines that can be cut
 
 
 class Piece(NamedTuple):
-    """Row groups of a Parquet file, or a whole file; `first_row` is counted in the file."""
+    """Row groups of a Parquet file, a span of lines or a whole file.
+
+    `first_row` is counted in the file, but 0 for a span.
+    """
 
     file: FileVersion
     input_format: InputFormat
@@ -66,6 +73,7 @@ class Piece(NamedTuple):
     num_bytes: int
     problem: str | None = None
     shard: StoredShard | None = None
+    span: Span | None = None  # None is the whole file
 
     @property
     def path(self) -> str:
@@ -114,7 +122,12 @@ def _one_spelling(path: str) -> str:
 def inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
     """Inspects head and footer; `problem` if the file is unreadable, ProbelineError if unsuited."""
     with unchanged(file):
-        return _inspect(file, options)
+        found = _inspect(file, options)
+        # Where a damaged file is to be read up to the damage, later spans would not notice it.
+        if found.input_format == "atlas_json" and not found.problem and not options.skip_bad_files:
+            with contextlib.suppress(*DAMAGE):  # the reader reports it
+                found = found._replace(spans=spans_of(file))
+        return found
 
 
 def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
@@ -179,7 +192,7 @@ def plan_units(files: Iterable[MeasurementFile]) -> list[MeasurementUnit]:
         _num_rows(file.input_format, sum(file.row_group_rows), file.file.num_bytes)
         for file in files
     )
-    num_units = max(1, -(-rows_in_all // UNIT_ROWS))
+    num_units = max(1, -(-rows_in_all // UNIT_ROWS), min(2, sum(len(file.spans) for file in files)))
     if num_units > 1:
         num_units = -(-num_units // _EVEN_WORKERS) * _EVEN_WORKERS
     unit_rows = max(1, -(-rows_in_all // num_units))
@@ -191,9 +204,22 @@ def plan_units(files: Iterable[MeasurementFile]) -> list[MeasurementUnit]:
         units[middle * num_units // max(1, rows_in_all)].append(piece)
         done += num_rows
     return [
-        MeasurementUnit(index, tuple(pieces), rows_in_all)
+        MeasurementUnit(index, tuple(_joined(pieces)), rows_in_all)
         for index, pieces in enumerate(units.values())
     ]
+
+
+def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yields pieces, those with consecutive spans of a file joined: a unit has one of each file."""
+    for _, of_file in itertools.groupby(pieces, key=lambda piece: piece.path):
+        first, *more = of_file
+        last = more[-1] if more else first
+        if first.span is None or last.span is None:
+            yield from (first, *more)
+            continue
+        start, end = first.span[0], last.span[1]
+        is_whole = end - start == first.file.num_bytes
+        yield first._replace(num_bytes=end - start, span=None if is_whole else (start, end))
 
 
 def _num_rows(input_format: InputFormat, num_rows: int, num_bytes: int) -> int:
@@ -205,7 +231,11 @@ def _num_rows(input_format: InputFormat, num_rows: int, num_bytes: int) -> int:
 
 def _pieces(files: Iterable[MeasurementFile], unit_rows: int) -> Iterator[Piece]:
     """Yields runs of row groups, even within a file, up to `unit_rows` rows or one row group."""
-    for file, input_format, row_group_rows, problem, shard in files:
+    for file, input_format, row_group_rows, problem, shard, spans in files:
+        if spans:
+            for span in spans:
+                yield Piece(file, input_format, (), 0, 0, span[1] - span[0], span=span)
+            continue
         if problem or not row_group_rows:
             yield Piece(file, input_format, (), 0, 0, file.num_bytes, problem)
             continue

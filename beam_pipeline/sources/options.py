@@ -14,6 +14,7 @@ InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery", "probe_rows"]
 INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery", "probe_rows")
 AtlasSource = Literal["from", "src_addr"]
 ATLAS_SOURCES: tuple[AtlasSource, ...] = ("from", "src_addr")
+Hops = Literal["last", "all"]
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _EPOCH_SECONDS = re.compile(r"\d+(\.\d{1,6})?")
@@ -82,6 +83,7 @@ class ReadOptions:
     # Each of COLUMNS, and its name in the input.
     columns: tuple[tuple[str, str], ...] = tuple((name, name) for name in COLUMNS)
     atlas_source: AtlasSource = "from"  # which address of a result is the probe's
+    hops: Hops = "last"  # which hops of a traceroute are destinations
     anonymize: KeyReference | None = None  # the key with which addresses are replaced
     skip_bad_files: bool = False  # an unreadable file becomes a dead letter
     encoding: Encoding = "arrow"  # values out of its range become dead letters

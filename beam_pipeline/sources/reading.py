@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, inputs, stored_rows
 from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
@@ -37,9 +38,9 @@ from beam_pipeline.sources.measurements import (
 )
 from beam_pipeline.sources.options import COLUMNS, ReadOptions, Sample
 from beam_pipeline.sources.sampling import in_window, sampled
+from beam_pipeline.sources.spans import read_span, row_in_file
 from beam_pipeline.storage.files import open_file
-from beam_pipeline.storage.json_array import ArrayError
-from beam_pipeline.storage.lines import DAMAGE, decompressed
+from beam_pipeline.storage.lines import DAMAGE
 from beam_pipeline.storage.matching import unchanged
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
@@ -107,6 +108,8 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
                 row = batch.next_row
     except (*DAMAGE, ArrayError) as error:
         shown = None if options.anonymize else error  # a traceback would show its text
+        if piece.span:
+            row = row_in_file(piece.file, piece.span, row)
         reason, num_kept = inputs.reason_of(error, options), row - piece.first_row
         raise UnreadableInputError(piece.path, row, reason, num_kept) from shown
     num_rows = row - piece.first_row
@@ -244,10 +247,11 @@ def _letters(
 def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     next_line = 0
     with open_file(piece.path, version=piece.file.version) as stream:
-        for part in atlas.read_json(decompressed(stream), options.atlas_source, BATCH_ROWS):
+        blocks = read_span(stream, piece.span)
+        for part in atlas.read_json(blocks, options.atlas_source, BATCH_ROWS, options.hops):
             letters = [
                 DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
-                for line, reason, text in part.bad_lines
+                for line, reason, text in part.letters
             ]
             next_line += part.num_lines
             measurements = part.measurements if part.measurements.num_rows else None

@@ -7,9 +7,9 @@ Memory is bounded: overlong lines are truncated. Lines end only at b"\\n".
 
 import bz2
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import pyarrow as pa
 from isal import igzip, igzip_lib
@@ -18,7 +18,6 @@ from beam_pipeline.errors import ProbelineError, explained, one_line
 
 Compression = Literal["gzip", "bzip2", "zstd"]
 BLOCK_BYTES = 1 << 20
-_ZEROS = bytes(64)  # kernels read past the end
 # Exceptions of damaged files, compressed or Parquet.
 DAMAGE: tuple[type[Exception], ...] = (
     OSError,
@@ -83,11 +82,19 @@ def decompressed(stream: BinaryIO) -> BinaryIO:
     return stream
 
 
-def read_blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields a stream up to its end or first damage, without byte order mark."""
+def read_blocks(
+    stream: BinaryIO, take_mark: Callable[[bytes], Any] = lambda mark: None
+) -> Iterator[bytes]:
+    """Yields a stream up to its end or first damage, without byte order mark.
+
+    `take_mark` is called with the mark, if there is one.
+    """
     # `read` would lose the bytes decompressed before an error.
     read = getattr(stream, "read1", stream.read)
-    head = stream.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
+    head = stream.read(len(BYTE_ORDER_MARK))
+    if head == BYTE_ORDER_MARK:
+        take_mark(head)
+        head = b""
     while block := head + read(BLOCK_BYTES):
         yield block
         head = b""
@@ -116,55 +123,21 @@ def read_blocks_of_range(stream: BinaryIO, start: int, end: int) -> Iterator[byt
         yield rest + newline
 
 
-class PartialRecord:
-    """A record that ends in a later block, truncated to `max_bytes` + 1 bytes."""
-
-    def __init__(self, max_bytes: int):
-        self._max_bytes = max_bytes
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pieces: list[bytes] = []
-        self._room = self._max_bytes + 1
-
-    def add(self, piece: bytes) -> None:
-        """Appends bytes, but not the record's last."""
-        if piece := piece[: self._room]:
-            self._pieces.append(piece)
-            self._room -= len(piece)
-
-    def finish(self, piece: bytes) -> bytes:
-        """Appends the last bytes, returns the record and starts the next."""
-        self.add(piece)
-        record = b"".join(self._pieces)
-        self._begin()
-        return record
-
-
 def split_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[bytes]]:
     """Yields the lines that end in each block, including blank ones, without line feeds.
 
-    Blocks are cut anywhere; lines are cut after `max_line_bytes` + 1 bytes.
+    Blocks are cut anywhere. A line that spans blocks is cut after `max_line_bytes` + 1 bytes.
     """
-    partial = PartialRecord(max_line_bytes)
+    held: list[bytes] = []  # the beginning of the next line
+    room = max_line_bytes + 1
     for block in blocks:
         *lines, rest = block.split(b"\n")
         if lines:
-            lines[0] = partial.finish(lines[0])
+            lines[0] = b"".join((*held, lines[0][:room]))
             yield lines
-        partial.add(rest)
-    if line := partial.finish(b""):
-        yield [line]
-
-
-def whole_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[bytes]:
-    """Yields the lines of `split_lines` joined, each with its line feed, followed by 64 zeros."""
-    partial = PartialRecord(max_line_bytes)
-    for block in blocks:
-        stop = block.rfind(b"\n") + 1
-        if stop:
-            end = block.index(b"\n")
-            yield b"".join((partial.finish(block[:end]), memoryview(block)[end:stop], _ZEROS))
-        partial.add(block[stop:])
-    if line := partial.finish(b""):
-        yield b"".join((line, b"\n", _ZEROS))
+            held, room = [], max_line_bytes + 1
+        if rest := rest[:room]:
+            held.append(rest)
+            room -= len(rest)
+    if held:
+        yield [b"".join(held)]

@@ -5,7 +5,7 @@ a small generator of faults over these columns.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -54,14 +54,14 @@ class FactCollector:
     """Collects the facts of rows, shard by shard; ends only for probes with several rows."""
 
     def __init__(self, options: DatasetOptions) -> None:
-        self._full_bytes = min_full_bytes(options)
+        self._options, self._full_bytes = options, min_full_bytes(options)
         self._facts = [np.empty(0, FACTS)]
         self._ends: list[tuple] = []
         self._lines: list[dict[str, Any]] = []  # of the shard
 
     def add(self, stored: StoredRow) -> None:
         """Adds the facts of a row, with counts from its measurements."""
-        row, columns, place, _ = stored
+        row, columns = stored.row, stored.columns
         ends = -1
         has_several_rows = row.row_index > 0 or row.num_bytes >= self._full_bytes
         if has_several_rows and len(columns.rtt):
@@ -70,8 +70,8 @@ class FactCollector:
             self._ends.append(tuple((hi[i], lo[i], rtt[i]) for i in (0, -1)))
         self._lines.append(
             {
-                "shard": place.shard_number,
-                "position": place.record,
+                "shard": stored.shard.number,
+                "position": stored.record,
                 "num_bytes": row.num_bytes,
                 "src_id": row.src_id,
                 "src_addr": row.src_addr,
@@ -98,13 +98,13 @@ class FactCollector:
         self._lines = []
         return lines
 
-    def all_rows(self, shards: dict[tuple[int, int], str]) -> "AllRows":
+    def all_rows(self, shards: dict[tuple[int, int], str], is_complete: bool) -> "AllRows":
         """Returns the facts of all rows; `shards` are paths by split and number."""
         facts = np.concatenate(self._facts)
         self._facts = []
         names = ("position", "shard", "split", "row_index", "src_id")
         facts = facts[np.lexsort([facts[name] for name in names])]
-        return AllRows(facts, np.array(self._ends, ENDS), shards)
+        return AllRows(facts, np.array(self._ends, ENDS), shards, self._options, is_complete)
 
 
 def shard_order(shard: str, lines: pa.Table) -> Iterator[Fault]:
@@ -158,11 +158,16 @@ def min_full_bytes(options: DatasetOptions) -> int:
 
 @dataclass(frozen=True)
 class AllRows:
-    """FACTS of all rows in the order of (src_id, row_index), and the referenced ENDS."""
+    """FACTS of all rows in the order of (src_id, row_index), and the referenced ENDS.
+
+    `shards` are paths by split and number; it is not complete if records are unreadable.
+    """
 
     facts: np.ndarray
     ends: np.ndarray
     shards: dict[tuple[int, int], str]
+    options: DatasetOptions
+    is_complete: bool = True
 
     @cached_property
     def neighbours(self) -> np.ndarray:
@@ -185,13 +190,13 @@ class AllRows:
         return Fault(self.shards[fact["split"], fact["shard"]], int(fact["position"]), message)
 
 
-def row_indices(rows: AllRows, is_complete: bool = True) -> Iterator[Fault]:
+def row_indices(rows: AllRows) -> Iterator[Fault]:
     """The rows of a probe are numbered 0, 1, …; gaps are faults unless records are unreadable."""
     src_id, index = rows.facts["src_id"], rows.facts["row_index"].astype(np.int64)
     at = rows.neighbours
     for i in at[index[at + 1] == index[at]].tolist():
         yield rows.fault(i + 1, f"row {index[i]} of src_id {src_id[i]} is also {rows.name(i)}")
-    if not is_complete:
+    if not rows.is_complete:
         return
     is_first = np.ones(len(src_id), bool)
     is_first[at + 1] = False
@@ -204,7 +209,7 @@ def row_indices(rows: AllRows, is_complete: bool = True) -> Iterator[Fault]:
         )
 
 
-def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
+def row_order(rows: AllRows) -> Iterator[Fault]:
     """A row of a probe begins where the one before ends or later, including ties."""
     facts, at = rows.facts, rows.followed
     last, first = facts["last_timestamp"][at], facts["first_timestamp"][at + 1]
@@ -218,16 +223,16 @@ def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
         if before > after:
             message = f"its first measurement must come before the last one of {rows.name(i)}"
             yield rows.fault(i + 1, message)
-        elif before == after and options.duplicates == "drop":
+        elif before == after and rows.options.duplicates == "drop":
             yield rows.fault(i + 1, f"its first measurement equals the last one of {rows.name(i)}")
 
 
-def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
+def underfull(rows: AllRows) -> Iterator[Fault]:
     """Every row but a probe's last is full, or in compact limited by its span."""
     facts, at = rows.facts, rows.followed
-    full_bytes = min_full_bytes(options)
+    full_bytes = min_full_bytes(rows.options)
     at = at[facts["num_bytes"][at] < full_bytes]
-    if options.measurement_encoding == "compact":
+    if rows.options.measurement_encoding == "compact":
         second = facts["first_timestamp"] // _US_PER_SECOND
         at = at[second[at + 1] - second[at] <= COMPACT_MAX_SPAN_SECONDS]
     for i in at.tolist():
@@ -238,25 +243,16 @@ def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
         )
 
 
-def one_split(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
+def one_split(rows: AllRows) -> Iterator[Fault]:
     """A probe is in only one split."""
     split, at = rows.facts["split"], rows.neighbours
     for i in at[split[at] != split[at + 1]].tolist():
         yield rows.fault(i + 1, f"another row of its probe is in the other split, {rows.name(i)}")
 
 
-def collisions(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
+def collisions(rows: AllRows) -> Iterator[Fault]:
     """Different probes have different src_ids."""
     checksum, at = rows.facts["src_addr_crc32"], rows.neighbours
     for i in at[checksum[at] != checksum[at + 1]].tolist():
         src_id = rows.facts["src_id"][i]
         yield rows.fault(i + 1, f"{rows.name(i)} has the same src_id {src_id}, but not src_addr")
-
-
-# By the name of their check.
-ROW_CHECKS: list[tuple[str, Callable[[AllRows, DatasetOptions], Iterator[Fault]]]] = [
-    ("probe_rows", row_order),
-    ("size", underfull),
-    ("placement", one_split),
-    ("identity", collisions),
-]

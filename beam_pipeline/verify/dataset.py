@@ -3,8 +3,9 @@
 Each split is compared with its rows.parquet shard by shard; checks over all rows come last.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,44 +17,46 @@ from beam_pipeline.dataset.rows import Dataset, read_shard
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import exists, is_special_file, read_file
-from beam_pipeline.verify.across import (
-    ROW_CHECKS,
-    FactCollector,
-    Fault,
-    index_lines,
-    row_indices,
-    shard_order,
-)
-from beam_pipeline.verify.files import (
-    content,
-    descriptions,
-    letters,
-    num_claims,
-    shard_files,
-    shard_totals,
-    split_totals,
-    sums,
-)
-from beam_pipeline.verify.record import RECORD_CHECKS, UNREADABLE_RECORD, Place, read_row
+from beam_pipeline.verify import across, files, record
+from beam_pipeline.verify.across import AllRows, FactCollector, Fault
+from beam_pipeline.verify.record import ShardPlace, StoredRow
 
-# The promise and the unit of each check.
+
+class Promise(NamedTuple):
+    """What a check proves, in which units, and the checks of each record and of all rows."""
+
+    text: str
+    unit: str
+    of_record: Callable[[StoredRow], Iterator[str]] | None = None
+    of_rows: Sequence[Callable[[AllRows], Iterator[Fault]]] = ()
+
+
 PROMISES = {
-    "counts": ("the manifest's sums add up", "sums"),
-    "descriptions": ("README.md, croissant.json say the same", "figures"),
-    "dead_letters": ("none is missing, by reason", "rows"),
-    "files": ("names, checksums, none extra", "files"),
-    "records": ("readable, one schema, one row", "records"),
-    "totals": ("the manifest's numbers are true", "files"),
-    "encoding": ("as the options say", "records"),
-    "row_columns": ("count, timestamps, span are true", "records"),
-    "order": ("by event_time, dst_addr, rtt", "measurements"),
-    "rtt": ("finite, negative only as -1.0", "measurements"),
-    "destinations": ("canonical, of their ip_version", "measurements"),
-    "size": ("none too large, full but the last", "records"),
-    "identity": ("src_id and src_addr, one to one", "records"),
-    "placement": ("right split, shard, order there", "records"),
-    "probe_rows": ("0, 1, … and in time order", "records"),
-    "index": ("rows.parquet says the same", "lines"),
+    "counts": Promise("the manifest's sums add up", "sums"),
+    "descriptions": Promise("README.md, croissant.json say the same", "figures"),
+    "dead_letters": Promise("none is missing, by reason", "rows"),
+    "files": Promise("names, checksums, none extra", "files"),
+    "records": Promise("readable, one schema, one row", "records"),
+    "totals": Promise("the manifest's numbers are true", "files"),
+    "encoding": Promise("as the options say", "records", record.encoding),
+    "row_columns": Promise("count, timestamps, span are true", "records", record.row_columns),
+    "order": Promise("by event_time, dst_addr, rtt", "measurements", record.measurement_order),
+    "rtt": Promise("finite, negative only as -1.0", "measurements", record.rtt_values),
+    "destinations": Promise("canonical, of their ip_version", "measurements", record.destinations),
+    "size": Promise(
+        "none too large, full but the last", "records", record.too_large, [across.underfull]
+    ),
+    "identity": Promise(
+        "src_id and src_addr, one to one", "records", record.identity, [across.collisions]
+    ),
+    "placement": Promise(
+        "right split, shard, order there", "records", record.placement, [across.one_split]
+    ),
+    "probe_rows": Promise(
+        *("0, 1, … and in time order", "records"),
+        of_rows=[across.row_indices, across.row_order],
+    ),
+    "index": Promise("rows.parquet says the same", "lines"),
 }
 # Checks left incomplete by an unreadable record.
 _OF_RECORDS = tuple(PROMISES)[5:]
@@ -91,9 +94,9 @@ class Verification:
     def run(self) -> None:
         """Checks the manifest, each split, then all rows together."""
         manifest = self._dataset.manifest
-        self._take("counts", sums(manifest), 2 + 3 * len(manifest.splits))
-        self._take("descriptions", descriptions(self._dataset), num_claims(manifest))
-        self._take("dead_letters", letters(self._dataset), manifest.counts.num_dead_letters)
+        self._take("counts", files.sums(manifest), 2 + 3 * len(manifest.splits))
+        self._take("descriptions", files.descriptions(self._dataset), files.num_claims(manifest))
+        self._take("dead_letters", files.letters(self._dataset), manifest.counts.num_dead_letters)
         splits = [split for split in manifest.splits if split in SPLITS]
         for split in splits:
             self._check_split(split, manifest.splits[split])
@@ -102,10 +105,11 @@ class Verification:
             for split in splits
             for number, shard in enumerate(manifest.splits[split].shards)
         }
-        rows = self._facts.all_rows(paths)
-        self._take("probe_rows", row_indices(rows, self.is_complete), len(rows.facts))
-        for name, check in ROW_CHECKS:
-            self._take(name, check(rows, self._options))
+        rows = self._facts.all_rows(paths, self.is_complete)
+        for name, promise in PROMISES.items():
+            for check in promise.of_rows:
+                self._take(name, check(rows))
+        self._take("probe_rows", (), len(rows.facts))
 
     def _take(self, name: str, faults: Iterable[Fault], num_checked: int = 0) -> None:
         """Adds the faults of a check, and `num_checked` units."""
@@ -117,23 +121,23 @@ class Verification:
                 check.faults.append(fault)
 
     def _check_split(self, name: str, split: Split) -> None:
-        self._take("files", shard_files(self._dataset, name, split, self._options.shard_suffix))
+        self._take("files", files.shard_files(self._dataset, name, self._options))
         index = self._read_index(name, split)
         is_whole, num_probes, first_line = True, 0, 0
         for number, shard in enumerate(split.shards):
-            place = Place(shard.path, 0, SPLITS.index(name), number, len(split.shards))
-            lines = self._check_shard(shard, place)
+            numbers = SPLITS.index(name), number, len(split.shards)
+            lines = self._check_shard(shard, ShardPlace(self._options, shard.path, *numbers))
             is_whole = is_whole and len(lines) == shard.num_records
             num_probes += int(np.count_nonzero(lines["row_index"].to_numpy() == 0))
-            self._take("placement", shard_order(shard.path, lines))
+            self._take("placement", across.shard_order(shard.path, lines))
             if index is not None:
                 found = index.slice(first_line, shard.num_records)
-                self._take("index", index_lines(shard.path, found, lines), len(lines))
+                self._take("index", across.index_lines(shard.path, found, lines), len(lines))
             first_line += shard.num_records
         if is_whole:
-            self._take("totals", split_totals(name, split, num_probes, self._options), 1)
+            self._take("totals", files.split_totals(name, split, num_probes, self._options), 1)
 
-    def _check_shard(self, shard: Shard, place: Place) -> pa.Table:
+    def _check_shard(self, shard: Shard, place: ShardPlace) -> pa.Table:
         """Checks a shard; returns the expected rows.parquet lines of its readable records."""
         num_bytes = self._check_file(shard.path, shard.crc32c, shard.sha256)
         self._advance(shard.num_bytes)
@@ -142,8 +146,8 @@ class Verification:
             return self._facts.end_shard(place.split)
         num_records = num_read = 0
         try:
-            for record in read_shard(self._dataset.file(shard.path), self._options.output_format):
-                num_read += self._check_record(record, place._replace(record=num_records))
+            for data in read_shard(self._dataset.file(shard.path), self._options.output_format):
+                num_read += self._check_record(data, place, num_records)
                 num_records += 1
                 self._advance(num_bytes / max(1, shard.num_records))
         except (DamagedRecordError, OSError) as error:
@@ -151,10 +155,10 @@ class Verification:
             self._take("records", [Fault(shard.path, None, one_line(error))])
             return self._facts.end_shard(place.split)
         lines = self._facts.end_shard(place.split)
-        counted = int(lines["n_measurements"].to_numpy().sum())
-        if num_read < num_records:  # already a fault that explains the missing measurements
-            counted = shard.num_measurements
-        self._take("totals", shard_totals(shard, num_bytes, num_records, counted), 1)
+        found = {"num_bytes": num_bytes, "num_records": num_records}
+        if num_read == num_records:  # else already a fault that explains missing measurements
+            found["num_measurements"] = int(lines["n_measurements"].to_numpy().sum())
+        self._take("totals", files.shard_totals(shard, found), 1)
         return lines
 
     def _check_file(self, path: str, crc32c: str, sha256: str) -> int | None:
@@ -164,31 +168,31 @@ class Verification:
             if is_special_file(full_path):
                 message = "it is not a regular file"
             elif exists(full_path):
-                size, message = content(full_path, crc32c, sha256)
+                size, message = files.content(full_path, crc32c, sha256)
         except OSError as error:
             message = f"it cannot be read: {one_line(error)}"
         self._take("files", [Fault(path, None, message)] if message else [], 1)
         return size
 
-    def _check_record(self, record: bytes | DamagedRecordError, place: Place) -> bool:
+    def _check_record(
+        self, data: bytes | DamagedRecordError, place: ShardPlace, number: int
+    ) -> bool:
         """Checks a record and keeps its facts; returns whether it is readable."""
         try:
-            if isinstance(record, DamagedRecordError):
-                raise record
-            stored = read_row(record, place)
-        except UNREADABLE_RECORD as error:
+            if isinstance(data, DamagedRecordError):
+                raise data
+            stored = record.read_row(data, place, number)
+        except record.UNREADABLE_RECORD as error:
             self.is_complete = False
             message = f"it cannot be read: {error}"
-            self._take("records", [Fault(place.shard, place.record, message)], 1)
+            self._take("records", [Fault(place.path, number, message)], 1)
             return False
         self._take("records", (), 1)
-        for name, check in RECORD_CHECKS.items():
-            messages = check(stored, self._options)
-            is_of_measurements = PROMISES[name][1] == "measurements"
-            num_checked = len(stored.columns.time_us) if is_of_measurements else 1
-            self._take(
-                name, (Fault(place.shard, place.record, text) for text in messages), num_checked
-            )
+        for name, promise in PROMISES.items():
+            if promise.of_record:
+                faults = (Fault(place.path, number, text) for text in promise.of_record(stored))
+                is_of_measurements = promise.unit == "measurements"
+                self._take(name, faults, len(stored.columns.time_us) if is_of_measurements else 1)
         self._facts.add(stored)
         return True
 

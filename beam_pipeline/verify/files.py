@@ -8,7 +8,7 @@ compared.
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -77,15 +77,8 @@ def sums(manifest: Manifest) -> Iterator[Fault]:
                 yield _manifest_fault(f"{column} of {name} is {said}, its shards' {total}")
 
 
-def shard_totals(
-    shard: Shard, num_bytes: int, num_records: int, num_measurements: int
-) -> Iterator[Fault]:
+def shard_totals(shard: Shard, found: Mapping[str, int]) -> Iterator[Fault]:
     """A shard has the size and counts of the manifest."""
-    found = {
-        "num_bytes": num_bytes,
-        "num_records": num_records,
-        "num_measurements": num_measurements,
-    }
     for name, value in found.items():
         if value != (said := getattr(shard, name)):
             yield Fault(shard.path, None, f"its {name} is {value}, the manifest says {said}")
@@ -124,13 +117,15 @@ def _names_in(folder: str) -> list[str]:
     return sorted(name for name in below if "/" not in name)
 
 
-def shard_files(dataset: Dataset, name: str, split: Split, suffix: str) -> Iterator[Fault]:
+def shard_files(dataset: Dataset, name: str, options: DatasetOptions) -> Iterator[Fault]:
     """Shards are named train_shard_00000-of-00016.arrayrecord, in order, and all are listed."""
-    for number, shard in enumerate(split.shards):
-        wanted = f"{name}/{name}_shard_{number:05d}-of-{len(split.shards):05d}{suffix}"
+    shards = dataset.manifest.splits[name].shards
+    for number, shard in enumerate(shards):
+        file = f"{name}_shard_{number:05d}-of-{len(shards):05d}{options.shard_suffix}"
+        wanted = f"{name}/{file}"
         if shard.path != wanted:
             yield Fault(shard.path, None, f"the manifest lists it instead of {wanted}")
-    named = {shard.path for shard in split.shards}
+    named = {shard.path for shard in shards}
     for file in _names_in(dataset.file(name)):
         looks_like_shard = "_shard_" in file or file.endswith((".arrayrecord", ".tfrecord"))
         if looks_like_shard and f"{name}/{file}" not in named:

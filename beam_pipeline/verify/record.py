@@ -31,13 +31,13 @@ _US_PER_SECOND = 1_000_000
 UNREADABLE_RECORD = (ValueError, OSError, pa.ArrowException, struct.error)
 
 
-class Place(NamedTuple):
-    """The place of a record; `shard` is a path in the dataset, `split` an index into SPLITS."""
+class ShardPlace(NamedTuple):
+    """The place of a shard; `path` is that in the dataset, `split` an index into SPLITS."""
 
-    shard: str
-    record: int
+    options: DatasetOptions
+    path: str
     split: int
-    shard_number: int
+    number: int
     num_shards: int
 
 
@@ -58,19 +58,27 @@ class Columns(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """A decoded record; `canonical_src_addr` is None if its src_addr is not an address."""
+    """A decoded record, and its number in its shard.
+
+    `canonical_src_addr` is None if its src_addr is not an address.
+    """
 
     row: ProbeRow
     columns: Columns
-    place: Place
+    shard: ShardPlace
+    record: int
     canonical_src_addr: str | None
 
+    @property
+    def options(self) -> DatasetOptions:
+        return self.shard.options
 
-def read_row(record: bytes, place: Place) -> StoredRow:
+
+def read_row(data: bytes, shard: ShardPlace, record: int) -> StoredRow:
     """Decodes a record; raises UNREADABLE_RECORD if it is not one."""
-    row = decode_record(record)
+    row = decode_record(data)
     columns = _compact_columns(row) if row.encoding == "compact" else _arrow_columns(row)
-    return StoredRow(row, columns, place, _canonical(row.src_addr))
+    return StoredRow(row, columns, shard, record, _canonical(row.src_addr))
 
 
 def _canonical(text: str) -> str | None:
@@ -109,9 +117,9 @@ def _first(is_wrong: np.ndarray, message: Callable[[int], str]) -> Iterator[str]
         yield f"{message(int(wrong[0]))}{others}"
 
 
-def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
+def encoding(stored: StoredRow) -> Iterator[str]:
     """The encodings are those of the options, and compact bytes are canonical."""
-    row_format, row = options.row_format, stored.row
+    row_format, row = stored.options.row_format, stored.row
     if row.encoding != row_format.encoding:
         yield f"its encoding is {row.encoding}, the options say {row_format.encoding}"
     if row.record_encoding != row_format.record_encoding:
@@ -120,7 +128,7 @@ def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
         yield "its compact bytes differ from the encoding of its measurements: some were altered"
 
 
-def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
+def row_columns(stored: StoredRow) -> Iterator[str]:
     """The row's columns agree with its measurements; compact ones have only whole seconds."""
     row, time_us = stored.row, stored.columns.time_us
     if len(time_us) == 0:
@@ -142,7 +150,7 @@ def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
         yield f"time_span_seconds is {row.time_span_seconds}, it should be {span}"
 
 
-def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
+def measurement_order(stored: StoredRow) -> Iterator[str]:
     """Measurements are ordered by event_time, destination, rtt, and distinct with `drop`.
 
     Compact rows are ordered only by seconds, unless they were rounded before they were sorted.
@@ -151,7 +159,7 @@ def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[st
     if len(time_us) and time_us[0] < 0:
         yield f"measurement 0 is from before 1970 ({time_us[0]} µs)"
     is_wrong, by = time_us[1:] < time_us[:-1], "event_time"
-    is_strict = options.duplicates == "drop"
+    is_strict = stored.options.duplicates == "drop"
     if (stored.row.encoding == "arrow" or is_strict) and not is_wrong.any():
         by = "dst_addr and rtt"
         a = np.flatnonzero(time_us[1:] == time_us[:-1])
@@ -164,7 +172,7 @@ def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[st
     yield from _first(is_wrong, lambda at: f"measurement {at + 1} must precede {at} by {by}")
 
 
-def rtt_values(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
+def rtt_values(stored: StoredRow) -> Iterator[str]:
     """An rtt is finite, and negative only as -1.0, not as -0.0."""
     rtt = stored.columns.rtt
     yield from _first(
@@ -175,7 +183,7 @@ def rtt_values(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     )
 
 
-def destinations(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
+def destinations(stored: StoredRow) -> Iterator[str]:
     """Destinations are canonical addresses, and ip_version is their family."""
     _, hi, lo, family, _, versions, texts = stored.columns
     if versions is None or texts is None:  # compact: only the family can be wrong
@@ -202,14 +210,14 @@ def destinations(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
         )
 
 
-def too_large(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
+def too_large(stored: StoredRow) -> Iterator[str]:
     """No record exceeds --max_row_size_mb."""
-    size, limit = stored.row.num_bytes, options.row_format.max_row_bytes
+    size, limit = stored.row.num_bytes, stored.options.row_format.max_row_bytes
     if size > limit:
         yield f"it takes {size} bytes, over the limit of {limit}"
 
 
-def identity(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
+def identity(stored: StoredRow) -> Iterator[str]:
     """src_addr is a canonical address and src_id its hash."""
     row, canonical = stored.row, stored.canonical_src_addr
     if canonical is None:
@@ -222,9 +230,9 @@ def identity(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
         yield f"src_id is {row.src_id}, that of {canonical} is {wanted}"
 
 
-def placement(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
+def placement(stored: StoredRow) -> Iterator[str]:
     """A row is in the split of its address and the shard of its key."""
-    place, src_addr = stored.place, stored.canonical_src_addr
+    place, src_addr, options = stored.shard, stored.canonical_src_addr, stored.options
     if src_addr is None:
         return  # a fault of `identity`
     split = split_of(src_addr, options.train_ratio, options.split_seed)
@@ -233,17 +241,5 @@ def placement(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     # A wrong src_id is only a fault of `identity`.
     key = row_key(layout.src_id(src_addr), stored.row.row_index)
     shard = shard_of(key, place.num_shards)
-    if shard != place.shard_number:
+    if shard != place.number:
         yield f"row {stored.row.row_index} of {src_addr} belongs to shard {shard}"
-
-
-RECORD_CHECKS: dict[str, Callable[[StoredRow, DatasetOptions], Iterator[str]]] = {
-    "encoding": encoding,
-    "row_columns": row_columns,
-    "order": measurement_order,
-    "rtt": rtt_values,
-    "destinations": destinations,
-    "size": too_large,
-    "identity": identity,
-    "placement": placement,
-}

@@ -26,10 +26,10 @@ def verify_and_report(path: str, max_faults: int) -> int:
 def print_report(dataset: Dataset, report: Verification, seconds: float) -> None:
     """Prints one line per check, one per fault, and the conclusion, to stdout."""
     rows = []
-    for name, (promise, unit) in PROMISES.items():
+    for name, promise in PROMISES.items():
         check = report.checks[name]
-        checked = f"{check.num_checked:,} {unit}"
-        rows.append((name, promise, checked, check.num_faults, report.result(name)))
+        checked = f"{check.num_checked:,} {promise.unit}"
+        rows.append((name, promise.text, checked, check.num_faults, report.result(name)))
     console = new_console()
     columns = ("check", ("what holds", "text"), "checked", "faults", "")
     print_table(console, Table("", columns, rows), _STYLES)

@@ -1,12 +1,12 @@
 """Peer: datatrove's n-gram decontamination, in a separate Python environment.
 
     PYTHON benchmarks/peers/datatrove_decontamination.py --input_path=a.jsonl.zst \\
-        --evaluation=e.jsonl --ngram_length=13 --output=found.json [--tokenizer=english]
+        --evaluation=e.jsonl --ngram_length=13 --output=found.json
 
 Uses its reader, its filter and its index format. Its indexing step requires lighteval and tasks
-from a server, so only that step's text hashing function is used. `english` is its default
-tokeniser, spaCy's; `split` cuts at spaces, to which its normalisation converts punctuation, and is
-many times as fast. A document is dropped at its first hit; nothing else is reported. The output is
+from a server, so only that step's text hashing function is used. The tokeniser cuts at spaces, to
+which datatrove's normalisation converts punctuation; the default, spaCy's, is many times slower. A
+document is dropped at its first hit; nothing else is reported. The output is
 {"num_read", "num_documents", "documents": ids dropped, "version"}.
 """
 
@@ -61,7 +61,6 @@ def main() -> None:
     parser.add_argument("--evaluation", required=True, type=Path)
     parser.add_argument("--ngram_length", required=True, type=int)
     parser.add_argument("--output", required=True, type=Path)
-    parser.add_argument("--tokenizer", choices=("english", "split"), default="english")
     args = parser.parse_args()
     num_read = 0
     dropped: Counter[str] = Counter()  # by id, which a user's documents may share
@@ -75,9 +74,8 @@ def main() -> None:
                 yield document
 
     with tempfile.TemporaryDirectory() as folder:
-        language = "eng" if args.tokenizer == "english" else SplitTokenizer()
         config = NGramsDecontConfig(n_grams=args.ngram_length)
-        step = NGramsDecontFilter(folder, config, language=language)
+        step = NGramsDecontFilter(folder, config, language=SplitTokenizer())
         write_index(folder, step, args.evaluation)
         for kept in step.run(documents()):
             dropped[kept.id] -= 1

@@ -18,7 +18,7 @@ from tests.support.warm_python import TRAINING, warm_python
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"  # takes 0.4 s of CPU
 LESS_TRAINING = ("network_curriculum=128x3", "steps=6", "checkpoint_period=2")
 RUNS = {
-    "grouping": "--sizes 3k --num_probes=50 --contenders main duckdb polars naive-beam",
+    "grouping": "--sizes 3k --num_probes=50 --contenders main duckdb polars",
     "growing": "--base 20k --days 10k --num_probes=50",
     "engines": "--sizes 5k --engines memory --num_probes=20",
     "loading": "--datasets arrow-64k-zstd --loaders seed shards cache --num_workers 0 1 "

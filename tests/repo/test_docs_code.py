@@ -33,6 +33,7 @@ ELSEWHERE = {
     "pip/bin": "installs gigabytes",
     "bin/pip": "installs gigabytes",
     "curl": "loads what RIPE offers",
+    "hardware=gpu": "needs a GPU",
 }
 
 

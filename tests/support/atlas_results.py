@@ -7,7 +7,8 @@ import orjson
 import pyarrow as pa
 
 from beam_pipeline.sources import atlas, measurements
-from beam_pipeline.sources.options import COLUMNS, AtlasSource
+from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
+from beam_pipeline.storage.lines import read_blocks
 
 GOOD: dict[str, Any] = {
     "fw": 5080,
@@ -30,13 +31,14 @@ def good(**changes: Any) -> bytes:
 
 
 def read(
-    *lines: bytes, source: AtlasSource = "from", batch_rows: int = 131_072
+    *lines: bytes, source: AtlasSource = "from", batch_rows: int = 131_072, hops: Hops = "last"
 ) -> list[atlas.JsonBatch]:
-    return list(atlas.read_json(io.BytesIO(b"\n".join(lines)), source, batch_rows))
+    blocks = read_blocks(io.BytesIO(b"\n".join(lines)))
+    return list(atlas.read_json(blocks, source, batch_rows, hops))
 
 
-def read_one(*lines: bytes, source: AtlasSource = "from") -> atlas.JsonBatch:
-    (batch,) = read(*lines, source=source)
+def read_one(*lines: bytes, source: AtlasSource = "from", hops: Hops = "last") -> atlas.JsonBatch:
+    (batch,) = read(*lines, source=source, hops=hops)
     return batch
 
 

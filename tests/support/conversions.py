@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
-from beam_pipeline.convert import staging
 from beam_pipeline.convert.options import MANIFEST
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.documents import files
+from beam_pipeline.shards import staging
 
 
 def write_sources(folder: Path) -> list[bytes]:

@@ -98,8 +98,8 @@ def _removal(folder: Path) -> list[str]:
 
 _BUCKETS = "import beam_pipeline.probe_rows.bucket as bucket; bucket.BUCKET_ROWS = 100"
 _SMALL_UNITS = """
-from beam_pipeline.convert import staging
 from beam_pipeline.documents import files
+from beam_pipeline.shards import staging
 files.WORK_UNIT_BYTES, staging.BLOCK_BYTES = 5000, 2000
 """
 JOBS = {

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_pipeline.jobs.monitoring import logged
-from beam_pipeline.overlap.job.preparing import Job, Prepared
+from beam_pipeline.jobs.output_folder import JobRun
+from beam_pipeline.overlap.job.preparing import Prepared
 from beam_pipeline.overlap.results.boilerplate import (
     bucket_of,
     find_boilerplate,
@@ -45,18 +46,18 @@ def filter_at(boilerplate_path: str | None) -> Keep | None:
 
 
 def find_dropped(
-    files: Sequence[FileVersion], job: Job, prepared: Prepared, train_counts: Mapping[str, Any]
+    files: Sequence[FileVersion], run: JobRun, prepared: Prepared, train_counts: Mapping[str, Any]
 ) -> str:
     """Writes the evaluation sets' n-grams that --drop_ngrams lists; returns the path.
 
     `train_counts` only delays this step until after the scan, which waits for the index.
     """
     with logged("Read dropped n-grams"):
-        path, shards = job.temp_path("boilerplate", "dropped"), range(prepared.num_index_shards)
+        path, shards = run.below("boilerplate/dropped"), range(prepared.num_index_shards)
         indexes = [prepared.open_index(shard) for shard in shards]
         ngrams = (ngram for file in files for ngram in read_ngrams(file))
         found = find_ngrams(ngrams, indexes, prepared.evaluation().postings)
-        write_keys(path, job.run.folder, [found])
+        write_keys(path, run.folder, [found])
     return path
 
 
@@ -71,7 +72,7 @@ def count_documents(scanned: ScannedUnit) -> Iterator[tuple[int, bytes]]:
 
 def list_boilerplate(
     keyed: tuple[int, Iterable[bytes]],
-    job: Job,
+    run: JobRun,
     prepared: Prepared,
     dropped_path: str,
     max_document_frequency: int,
@@ -80,16 +81,16 @@ def list_boilerplate(
     bucket, packed = keyed
     shared = add_shared(unpack(each, SHARED_COUNTS) for each in packed)
     found = find_boilerplate(shared, max_document_frequency, read_keys(dropped_path))
-    path = job.temp_path("boilerplate", f"{bucket:016d}.jsonl")
-    write_boilerplate_lines(path, job.run.folder, found, prepared.evaluation().postings)
+    path = run.below(f"boilerplate/{bucket:016d}.jsonl")
+    write_boilerplate_lines(path, run.folder, found, prepared.evaluation().postings)
     return BucketBoilerplate(found, path)
 
 
 def gather_boilerplate(
-    _: bytes, job: Job, dropped_path: str, found: Iterable[BucketBoilerplate]
+    _: bytes, run: JobRun, dropped_path: str, found: Iterable[BucketBoilerplate]
 ) -> str:
     """Writes the keys of all boilerplate and dropped n-grams to one file; returns its path."""
-    path = job.temp_path("boilerplate", "keys")
+    path = run.below("boilerplate/keys")
     parts = [read_keys(dropped_path), *(bucket.shared for bucket in found)]
-    write_keys(path, job.run.folder, parts)
+    write_keys(path, run.folder, parts)
     return path

@@ -15,9 +15,11 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import counter
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filter_at
-from beam_pipeline.overlap.job.manifest import read_summary
-from beam_pipeline.overlap.job.preparing import Job, Prepared, freeing_step, summarize
+from beam_pipeline.overlap.job.manifest import RunSummary, read_summary
+from beam_pipeline.overlap.job.preparing import Prepared, freeing_step, summarize
+from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
 from beam_pipeline.overlap.report.contents import write_contents
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
 from beam_pipeline.overlap.results.contaminated import write_eval_tokens
@@ -29,11 +31,23 @@ from beam_pipeline.overlap.results.counts import (
     measure_unit,
     pack_counts,
 )
-from beam_pipeline.overlap.results.details import COMPACT, NONE, DetailsSize, quotas
+from beam_pipeline.overlap.results.details import (
+    COMPACT,
+    NONE,
+    DetailsOptions,
+    DetailsSize,
+    quotas,
+)
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
 from beam_pipeline.overlap.results.layout import EVAL_TOKENS, REPORT, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import ScannedUnit, letters_path
-from beam_pipeline.overlap.results.outputs import FileGroup, Results, join_units, write_outputs
+from beam_pipeline.overlap.results.outputs import (
+    FileGroup,
+    OutputOptions,
+    Results,
+    join_units,
+    write_outputs,
+)
 from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket, write_eval_texts
 from beam_pipeline.report.tables import bytes_text
 from beam_pipeline.storage.files import free_bytes, remove_folder, unique_path
@@ -55,36 +69,40 @@ _COPIES = 3  # per work unit, per group of training files, in the output
 
 
 def count_ngrams(
-    scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
+    scanned: ScannedUnit,
+    prepared: Prepared,
+    details: DetailsOptions,
+    boilerplate_path: str | None = None,
 ) -> Iterator[Any]:
     """Yields (bucket of evaluation rows, PackedCounts), and (work unit, UnitSize) to SIZES."""
     with freeing_step("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
         evaluation, keep = prepared.evaluation(), filter_at(boilerplate_path)
-        rows, size = measure_unit(scanned, evaluation, job.details, keep)
+        rows, size = measure_unit(scanned, evaluation, details, keep)
         yield TaggedOutput(SIZES, (scanned, size))
         yield from pack_counts(scanned.paths, rows, evaluation.postings, keep)
 
 
 def write_evaluation_rows(
     keyed: tuple[int, Iterable[PackedCounts]],
-    job: Job,
+    run: JobRun,
     prepared: Prepared,
+    details: DetailsOptions,
     boilerplate_path: str | None = None,
 ) -> BucketFiles:
     """Writes the files of a bucket of evaluation rows."""
     bucket, packed = keyed
     with freeing_step("Write evaluation rows", bucket=bucket):
-        prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
+        prefix, rows = run.below(f"buckets/{bucket:08d}"), prepared.open_rows()
         total = add_counts(each.counts() for each in packed)
         dropped = None
         if boilerplate_path is not None:
             postings = prepared.evaluation().postings
             dropped = boilerplate_of(boilerplate_path, bucket, postings)
         texts = prepared.open_tokens()
-        files = write_bucket(prefix, job.run.folder, total, rows, texts, dropped)
-        if job.config.details == COMPACT:
+        files = write_bucket(prefix, run.folder, total, rows, texts, dropped)
+        if details.mode == COMPACT:
             path, numbers = f"{prefix}.texts.gz", np.unique(total.rows["number"])
-            write_eval_texts(path, job.run.folder, numbers, rows)
+            write_eval_texts(path, run.folder, numbers, rows)
             files = files._replace(texts_path=path)
         return files
 
@@ -92,13 +110,15 @@ def write_evaluation_rows(
 # --- room -------------------------------------------------------------------------------------
 
 
-def set_quotas(_: bytes, job: Job, sizes: Sizes) -> Iterator[tuple[str, int | None]]:
+def set_quotas(
+    _: bytes, output: str, details: DetailsOptions, command: str, sizes: Sizes
+) -> Iterator[tuple[str, int | None]]:
     """Yields the max details of each work unit by its name; checks as `check_room`."""
     ordered = sorted(sizes, key=lambda sized: sized[0].order)
-    check_room([size for _, size in ordered], job)
+    check_room([size for _, size in ordered], output, details, command)
     names = [scanned.name for scanned, _ in ordered]
     num_kept = [size.details.num_kept for _, size in ordered]
-    yield from zip(names, quotas(num_kept, job.details.max_total), strict=True)
+    yield from zip(names, quotas(num_kept, details.max_total), strict=True)
 
 
 def matches_bytes(matches: UnitSize) -> int:
@@ -107,20 +127,25 @@ def matches_bytes(matches: UnitSize) -> int:
     return _COPIES * (num_bytes + matches.num_pairs * _PAIR_BYTES)
 
 
-def check_room(sizes: Sequence[UnitSize], job: Job) -> None:
-    """Raises ProbelineError if the uncompressed results exceed their limit or the free space."""
-    config, matches = job.config, add_sizes(sizes)
+def check_room(
+    sizes: Sequence[UnitSize], output: str, details: DetailsOptions, command: str = ""
+) -> None:
+    """Raises ProbelineError if the uncompressed results exceed their limit or the free space.
+
+    The message names options as in `command`; "" is a run from Python.
+    """
+    matches = add_sizes(sizes)
     of_matches = matches_bytes(matches)
-    num_records, num_bytes = _details([size.details for size in sizes], job.details.max_total)
-    limits = {f"--max_details_gb={config.max_details_gb}": config.max_details_gb * 10**9}
-    if (free := free_bytes(config.output_path)) is not None:
+    num_records, num_bytes = _details([size.details for size in sizes], details.max_total)
+    limits = {f"--max_details_gb={details.max_gb}": details.max_gb * 10**9}
+    if (free := free_bytes(output)) is not None:
         name = f"the {bytes_text(free)} free there"
         if of_matches > free:
             raise ProbelineError(
-                f"overlap_matches in {config.output_path} would have {matches.num_matches:,} "
+                f"overlap_matches in {output} would have {matches.num_matches:,} "
                 f"records, which with their temporary copies take {bytes_text(of_matches)} before "
                 f"compression, more than {name}; the scan is kept: make room, then "
-                f"{_resume_command(job)}"
+                f"{_resume_command(command)}"
             )
         limits[f"{name} less {bytes_text(of_matches)} for overlap_matches"] = free - of_matches
     name, limit = min(limits.items(), key=lambda item: item[1])
@@ -130,12 +155,12 @@ def check_room(sizes: Sequence[UnitSize], job: Job) -> None:
             "max_details": max(1, num_records * limit // (2 * num_bytes)),
             "max_details_gb": -(-num_bytes // 10**9),
         }
-        pair, count, size = (job.option(name, value) for name, value in ways.items())
+        pair, count, size = (_option(command, name, value) for name, value in ways.items())
         raise ProbelineError(
-            f"overlap_details in {config.output_path} would have {num_records:,} records of "
+            f"overlap_details in {output} would have {num_records:,} records of "
             f"{bytes_text(num_bytes)} before compression, more than {name}; the scan is kept: "
             f"choose {pair}, {count} or, with room for it, {size}, or "
-            f"{_resume_command(job, 'none' if config.details == COMPACT else COMPACT)}"
+            f"{_resume_command(command, NONE if details.mode == COMPACT else COMPACT)}"
         )
 
 
@@ -150,12 +175,19 @@ def _details(sizes: Sequence[DetailsSize], max_details: int | None) -> tuple[int
     return num_records, num_bytes
 
 
-def _resume_command(job: Job, details: str | None = None) -> str:
+def _option(command: str, name: str, value: Any) -> str:
+    """Returns an option as written in a shell or, without a command, in Python."""
+    if not command:
+        return f"{name}={value!r}"
+    return f"--{name}" if value is True else f"--{name}={value}"
+
+
+def _resume_command(command: str, details: str | None = None) -> str:
     """Describes how to resume after the scan, in a shell or in Python."""
     options = {"skip_existing": True} | ({"details": details} if details else {})
-    given = [job.option(name, value) for name, value in options.items()]
-    if job.command:
-        return f"go on with {' '.join([job.command, *given])}"
+    given = [_option(command, name, value) for name, value in options.items()]
+    if command:
+        return f"go on with {' '.join([command, *given])}"
     return f"run it again with {' and '.join(given)}"
 
 
@@ -164,23 +196,24 @@ def _resume_command(job: Job, details: str | None = None) -> str:
 
 def expand(
     scanned: ScannedUnit,
-    job: Job,
+    run: JobRun,
     prepared: Prepared,
+    details: DetailsOptions,
     quotas: Mapping[str, int | None],
     boilerplate_path: str | None = None,
 ) -> ExpandedUnit:
     """Writes the files of a work unit."""
     with freeing_step("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
-        prefix, keep = job.temp_path("units", scanned.name), filter_at(boilerplate_path)
-        given = prepared.evaluation(), job.details, keep, quotas[scanned.name]
-        return expand_unit(scanned, prefix, job.run.folder, *given)
+        prefix, keep = run.below(f"units/{scanned.name}"), filter_at(boilerplate_path)
+        given = prepared.evaluation(), details, keep, quotas[scanned.name]
+        return expand_unit(scanned, prefix, run.folder, *given)
 
 
-def join_group(keyed: tuple[int, Iterable[ExpandedUnit]], job: Job) -> FileGroup:
+def join_group(keyed: tuple[int, Iterable[ExpandedUnit]], run: JobRun) -> FileGroup:
     """Writes the files of a group of training files."""
     number, units = keyed
     with freeing_step("Join training files", group=number):
-        return join_units(number, units, job.temp_path("groups", f"{number:06d}"), job.run.folder)
+        return join_units(number, units, run.below(f"groups/{number:06d}"), run.folder)
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -208,7 +241,9 @@ def add_scanned(counters: Iterable[Counter[str]]) -> Counter[str]:
     return total
 
 
-def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, Any]:
+def check_scan(
+    total: Counter[str], run: JobRun, summary: RunSummary, text_field: str, prepared: Prepared
+) -> dict[str, Any]:
     """Returns the training-side counts and records the end of the scan.
 
     Raises ProbelineError if no record has a text, or the counts do not add up.
@@ -220,8 +255,8 @@ def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, A
     }
     if not total["train_texts"]:
         raise ProbelineError(
-            f"none of {total['train_rows']} records of {job.num_train_files} training files "
-            f"has a text in the field {job.config.text_field!r}: name the field with --text_field"
+            f"none of {total['train_rows']} records of {summary.num_train_files} training files "
+            f"has a text in the field {text_field!r}: name the field with --text_field"
         )
     read = total["train_texts"] + total["train_without_text"]
     if read + sum(letters.values()) != total["train_rows"]:
@@ -230,12 +265,14 @@ def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, A
             "fault of Probeline, report it"
         )
     counts = {**{name: total[name] for name in _TRAIN_COUNTS}, "dead_letters": letters}
-    summarize(job, prepared, "gather", counts)
+    summarize(run, summary, prepared, "gather", counts)
     return counts
 
 
 def write_results(
-    job: Job,
+    run: JobRun,
+    summary: RunSummary,
+    options: OutputOptions,
     prepared: Prepared,
     train_counts: Mapping[str, Any],
     sizes: Sizes,
@@ -245,45 +282,43 @@ def write_results(
     boilerplate: Iterable[BucketBoilerplate] | None = None,  # None if every n-gram counts
 ) -> None:
     """Writes all files to a folder of this attempt, moves them, and writes `.SUCCESS`."""
-    config, temp_folder, rows = job.config, job.run.folder, prepared.open_rows()
+    temp_folder, rows = run.folder, prepared.open_rows()
     results = Results(
         sorted(expanded, key=lambda unit: unit.scanned.order),
         sorted(groups),
         sorted(buckets),
-        config.lengths,
-        job.details,
-        config.all_rules,
-        config.eval_text_fields if config.eval_fields == "each" else (),
+        options,
         None if boilerplate is None else sorted(found.lines_path for found in boilerplate),
-        _short_rows(job, prepared),
+        _short_rows(options.min_tokens, prepared),
         [letters_path(prepared.rows_path)] if prepared.letters else [],
     )
-    with freeing_step("Finish", output=config.output_path):
+    with freeing_step("Finish", output=run.output):
         folder = unique_path(temp_folder, "output")
         names = write_outputs(folder, temp_folder, rows, results)
-        write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), job.tokenizer)
-        write_contents(folder, temp_folder, config.lengths)
+        tokenizer = tokenizer_named(summary.tokenizer)
+        write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), tokenizer)
+        write_contents(folder, temp_folder, options.lengths)
         names += [EVAL_TOKENS, REPORT]
         letters = Counter(train_counts["dead_letters"]) + Counter(prepared.letters)
         counts = {**train_counts, **_count_details(results, sizes)}
         counts["dead_letters"] = dict(sorted(letters.items()))
-        summarize(job, prepared, "done", counts, sorted(names), folder)
-        job.run.move(moves_to_folder(folder, [*names, SUMMARY], job.run.output))
-        job.run.finish()
+        summarize(run, summary, prepared, "done", counts, sorted(names), folder)
+        run.move(moves_to_folder(folder, [*names, SUMMARY], run.output))
+        run.finish()
 
 
-def tidy_up(job: Job) -> None:
+def tidy_up(run: JobRun) -> None:
     """Removes the match files, unless omitted details can still be made from them."""
-    if not read_summary(job.config.output_path)["counts"]["details_left_out"]:
-        remove_folder(job.path(WORK_FOLDER))
+    if not read_summary(run.output)["counts"]["details_left_out"]:
+        remove_folder(run.path(WORK_FOLDER))
 
 
-def _short_rows(job: Job, prepared: Prepared) -> np.ndarray | None:
+def _short_rows(min_tokens: int, prepared: Prepared) -> np.ndarray | None:
     """Returns the numbers of evaluation rows that are too short, and their token counts."""
-    if not job.config.min_tokens:
+    if not min_tokens:
         return None
     num_tokens = np.diff(prepared.open_tokens().firsts)
-    numbers = np.flatnonzero(num_tokens < job.config.min_tokens)
+    numbers = np.flatnonzero(num_tokens < min_tokens)
     return np.stack([numbers, num_tokens[numbers]])
 
 
@@ -291,7 +326,7 @@ def _count_details(results: Results, sizes: Sizes) -> dict[str, int]:
     num_written = sum(unit.num_details for unit in results.units)
     counter("overlap_details").inc(num_written)
     num_records = 0
-    if results.details.mode != NONE:
+    if results.options.details.mode != NONE:
         num_records = sum(size.num_matches for _, size in sizes)
     return {
         "details": num_written,

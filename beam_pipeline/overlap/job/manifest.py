@@ -19,9 +19,9 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
 from beam_pipeline.cli.flags import several, values_of
-from beam_pipeline.documents import files as documents
+from beam_pipeline.documents.files import InputFile
 from beam_pipeline.errors import UsageError, printable
-from beam_pipeline.jobs.frame import manifest_bytes
+from beam_pipeline.jobs.frame import manifest_bytes, start_time
 from beam_pipeline.overlap.evaluation import EvaluationFile, source_of
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
 from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
@@ -47,7 +47,14 @@ def options_of(config: DeconConfig) -> dict[str, Any]:
     return {**options, "ngram_length": list(config.ngram.lengths)}
 
 
-def versions_of(config: DeconConfig) -> dict[str, str]:
+def options_of_matches(config: DeconConfig) -> dict[str, Any]:
+    """Returns the value of every flag on which the match files depend."""
+    values = values_of(config)
+    names = [item.name for item in flag_fields() if item.metadata["affects"] == "matches"]
+    return {name: values[name] for name in names}
+
+
+def versions_of(tokenizer: str) -> dict[str, str]:
     """Returns the versions that shape a result, with a hash of a custom tokenizer's code."""
     versions = {
         "probeline": __version__,
@@ -56,7 +63,7 @@ def versions_of(config: DeconConfig) -> dict[str, str]:
         "pyarrow": pa.__version__,
         "unicode": unicodedata.unidata_version,
     }
-    if source := source_of(tokenizer_named(config.tokenizer)):
+    if source := source_of(tokenizer_named(tokenizer)):
         versions["tokenizer"] = hashlib.blake2b(source.encode(), digest_size=8).hexdigest()
     return versions
 
@@ -64,8 +71,8 @@ def versions_of(config: DeconConfig) -> dict[str, str]:
 # --- the files of a run ---------------------------------------------------------------------------
 
 
-class InputFile(NamedTuple):
-    """A file that a run read."""
+class ListedFile(NamedTuple):
+    """A file that a run read, as a line of input_files.jsonl."""
 
     flag: str
     eval_dataset: str | None
@@ -79,20 +86,20 @@ class InputFile(NamedTuple):
 
 
 def input_files(
-    training: Sequence[documents.InputFile],
+    training: Sequence[InputFile],
     evaluation: Sequence[EvaluationFile],
     dropped: Sequence[FileVersion] = (),
-) -> Iterator[InputFile]:
+) -> Iterator[ListedFile]:
     """Yields all files of a run in the order of the output."""
     for dataset, file, _ in evaluation:
-        yield InputFile("decontaminate_source", dataset, *file.file)
+        yield ListedFile("decontaminate_source", dataset, *file.file)
     for file in training:
-        yield InputFile("input_path", None, *file.file)
+        yield ListedFile("input_path", None, *file.file)
     for file in dropped:
-        yield InputFile("drop_ngrams", None, *file)
+        yield ListedFile("drop_ngrams", None, *file)
 
 
-def write_input_files(output: str, temp_folder: str, files: Iterable[InputFile]) -> None:
+def write_input_files(output: str, temp_folder: str, files: Iterable[ListedFile]) -> None:
     """Writes the list of the files of a run."""
     records = (file._asdict() for file in files)
     write_lines(FileSystems.join(output, INPUT_FILES), temp_folder, records)
@@ -101,7 +108,7 @@ def write_input_files(output: str, temp_folder: str, files: Iterable[InputFile])
 # --- another run ----------------------------------------------------------------------------------
 
 
-def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
+def check_same(config: DeconConfig, files: Iterable[ListedFile]) -> None:
     """Raises UsageError, with the first difference, unless a run would make the existing result."""
     output = config.output_path
     made_of = FileSystems.join(output, INPUT_FILES)
@@ -109,7 +116,7 @@ def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
         difference = "it does not tell of which files it was made"
     else:
         difference = _option_that_differs(config, read_summary(output)) or _file_that_differs(
-            [InputFile(**record) for record in read_lines(made_of)], list(files)
+            [ListedFile(**record) for record in read_lines(made_of)], list(files)
         )
     if difference:
         raise UsageError(
@@ -125,7 +132,7 @@ def _option_that_differs(config: DeconConfig, summary: Mapping[str, Any]) -> str
         before = summary["options"].get(name)
         if before != value and name in compared:
             return f"--{name} was {_shown(before)} and is {_shown(value)}"
-    versions = versions_of(config)
+    versions = versions_of(config.tokenizer)
     for name in _VERSIONS_COMPARED:
         before, value = (found.get(name) for found in (summary["versions"], versions))
         if before != value:
@@ -137,7 +144,7 @@ def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _file_that_differs(before: list[InputFile], now: list[InputFile]) -> str | None:
+def _file_that_differs(before: list[ListedFile], now: list[ListedFile]) -> str | None:
     old, new = ({file[:3]: file for file in files} for files in (before, now))
     for key, file in new.items():
         if key not in old:
@@ -154,11 +161,38 @@ def _file_that_differs(before: list[InputFile], now: list[InputFile]) -> str | N
 # --- progress_summary.json ------------------------------------------------------------------------
 
 
-def write_summary(output: str, temp_folder: str, summary: Mapping[str, Any]) -> None:
+class RunSummary(NamedTuple):
+    """The contents of progress_summary.json, in its order."""
+
+    stage: str
+    num_eval_files: int
+    num_train_files: int
+    num_shards: int  # of the index
+    max_parallelism: int
+    ngram_lengths: Sequence[int]
+    tokenizer: str
+    fingerprint: str
+    started_at: str  # the launcher's time, so that all attempts write the same
+    options: Mapping[str, Any]
+    versions: Mapping[str, str]
+    counts: Mapping[str, Any]
+    warnings: Sequence[str]
+    outputs: Sequence[str]
+
+    @classmethod
+    def at_launch(cls, config: DeconConfig, num_eval_files: int, num_train_files: int):
+        """Returns what is known before the first stage."""
+        return cls(
+            *("", num_eval_files, num_train_files, 0, config.processes, config.lengths),
+            *(config.tokenizer, "", start_time(), options_of(config), {}, {}, (), ()),
+        )
+
+
+def write_summary(output: str, temp_folder: str, summary: RunSummary) -> None:
     """Writes progress_summary.json, replacing that of the previous stage."""
     path = FileSystems.join(output, SUMMARY)
     with atomic_write(path, temp_folder) as stream:
-        stream.write(manifest_bytes(summary))
+        stream.write(manifest_bytes(summary._asdict()))
 
 
 def read_summary(output: str) -> dict[str, Any]:

@@ -12,22 +12,25 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
+from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import InputFile, match_documents
 from beam_pipeline.errors import UsageError
-from beam_pipeline.jobs.frame import Commit, start_time
+from beam_pipeline.jobs.frame import Commit
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.job import boilerplate_steps, gathering
 from beam_pipeline.overlap.job.config import DeconConfig
+from beam_pipeline.overlap.job.manifest import RunSummary, options_of_matches
 from beam_pipeline.overlap.job.preparing import (
-    Job,
+    EvaluationOptions,
     Prepared,
     build_index_shard,
     read_evaluation_sets,
 )
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.boilerplate import check_ngrams
-from beam_pipeline.overlap.results.outputs import group_of
+from beam_pipeline.overlap.results.details import DetailsOptions
+from beam_pipeline.overlap.results.outputs import OutputOptions, group_of
 from beam_pipeline.storage.matching import FileVersion, match
 
 
@@ -64,67 +67,106 @@ def build(
 ) -> Commit:
     """Adds the job to a pipeline; returns its last step. `command` is "" for a run from Python."""
     num_eval_files = len({each.file for each in inputs.evaluation})
-    num_files = num_eval_files, len(inputs.training)
-    job = Job(config, run, *num_files, start_time(), command)
+    num_files = len(inputs.training)
+    summary = RunSummary.at_launch(config, num_eval_files, num_files)
+    options, output_options = evaluation_options(config), _output_options(config)
+    details = output_options.details
     prepared: Any = AsSingleton(
         pipeline
         | "Evaluation files" >> beam.Create([inputs.evaluation])
-        | "Read evaluation sets" >> beam.Map(read_evaluation_sets, job)
+        | "Read evaluation sets" >> beam.Map(read_evaluation_sets, run, options, summary)
     )
-    scanned: Any = _scan(pipeline, job, inputs.training, prepared)
+    fields = Fields(config.text_field, config.id_field)
+    scanned: Any = _scan(pipeline, inputs.training, fields, run, options, prepared)
     totals: Any = AsSingleton(
         scanned
         | "Count" >> beam.MapTuple(lambda _, unit: gathering.count_scanned(unit))
         | "Add up" >> beam.CombineGlobally(gathering.add_scanned).without_defaults()
-        | "Check the scan" >> beam.Map(gathering.check_scan, job, prepared)
+        | "Check the scan" >> beam.Map(gathering.check_scan, run, summary, fields.text, prepared)
     )
-    units: Any = (
-        scanned
-        | "Group by training file" >> beam.GroupByKey()
-        | "Number rows"
-        >> beam.FlatMapTuple(
-            lambda _, units: ((unit.name, unit) for unit in number_rows(units))
-        ).with_output_types(tuple[str, Any])
-        | "Spread numbered work units" >> beam.GroupByKey()
-        | "Of each name" >> beam.FlatMapTuple(lambda _, units: units)
-    )
+    units = _numbered(scanned)
     keep: dict[str, Any] = {}
     boilerplate = None
     if config.has_boilerplate:
-        found, path = _find_boilerplate(pipeline, job, units, prepared, inputs.dropped, totals)
+        dropped: Any = AsSingleton(
+            pipeline
+            | "Files of n-grams" >> beam.Create([inputs.dropped])
+            | "Read dropped n-grams"
+            >> beam.Map(boilerplate_steps.find_dropped, run, prepared, totals)
+        )
+        most = config.max_document_frequency
+        found, path = _find_boilerplate(units, run, prepared, dropped, most)
         keep["boilerplate_path"], boilerplate = AsSingleton(path), AsList(found)
     # Counts are summed as they arrive, after the shuffle. A CombinePerKey would first sum those of
     # a bundle, but Beam then holds the sums of all buckets until the bundle ends.
     counts, sizes = units | "Count n-grams" >> beam.FlatMap(
-        gathering.count_ngrams, job, prepared, **keep
+        gathering.count_ngrams, prepared, details, **keep
     ).with_output_types(tuple[int, Any]).with_outputs(gathering.SIZES, main="counts")
     quotas: Any = AsDict(
         pipeline
         | "Begin quotas" >> beam.Impulse()
-        | "Set quotas" >> beam.FlatMap(gathering.set_quotas, job, AsList(sizes))
+        | "Set quotas"
+        >> beam.FlatMap(gathering.set_quotas, run.output, details, command, AsList(sizes))
     )
     buckets: Any = (
         counts
         | "Group by evaluation rows" >> beam.GroupByKey()
         | "Write evaluation rows"
-        >> beam.Map(gathering.write_evaluation_rows, job, prepared, **keep)
+        >> beam.Map(gathering.write_evaluation_rows, run, prepared, details, **keep)
     )
-    expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, quotas, **keep)
+    expanded: Any = units | "Expand" >> beam.Map(
+        gathering.expand, run, prepared, details, quotas, **keep
+    )
     groups: Any = (
         expanded
         | "Group of each"
         >> beam.Map(
-            lambda unit: (group_of(unit.scanned.order[0], job.num_train_files), unit)
+            lambda unit: (group_of(unit.scanned.order[0], num_files), unit)
         ).with_output_types(tuple[int, Any])
         | "Group training files" >> beam.GroupByKey()
-        | "Join training files" >> beam.Map(gathering.join_group, job)
+        | "Join training files" >> beam.Map(gathering.join_group, run)
     )
     written = map(AsList, (sizes, expanded, groups, buckets))
-    write, tidy = partial(gathering.write_results, job), partial(gathering.tidy_up, job)
-    return Commit("Finish", write, (prepared, totals, *written, boilerplate), tidy=tidy)
+    write = partial(gathering.write_results, run, summary, output_options)
+    sides = prepared, totals, *written, boilerplate
+    return Commit("Finish", write, sides, tidy=partial(gathering.tidy_up, run))
 
 
-def _scan(pipeline: beam.Pipeline, job: Job, files: list[InputFile], prepared: Any) -> Any:
+def evaluation_options(config: DeconConfig) -> EvaluationOptions:
+    """Returns what the steps of the evaluation side need of the options."""
+    return EvaluationOptions(
+        Fields(config.text_field, config.eval_id),
+        config.limit_test_instances,
+        config.tokenizer,
+        config.lengths,
+        config.degenerate == "skip",
+        config.min_tokens,
+        config.num_shards,
+        config.index_memory_mb << 20,
+        options_of_matches(config),
+    )
+
+
+def _output_options(config: DeconConfig) -> OutputOptions:
+    caps = config.max_details_per_pair, config.max_details  # negative: unlimited
+    per_pair, in_all = (None if cap < 0 else cap for cap in caps)
+    return OutputOptions(
+        config.lengths,
+        DetailsOptions(config.details, per_pair, in_all, config.max_details_gb),
+        config.all_rules,
+        config.eval_text_fields if config.eval_fields == "each" else (),
+        config.min_tokens,
+    )
+
+
+def _scan(
+    pipeline: beam.Pipeline,
+    files: list[InputFile],
+    fields: Fields,
+    run: JobRun,
+    options: EvaluationOptions,
+    prepared: Any,
+) -> Any:
     """Returns (path, ScannedUnit) of all work units."""
     index_paths = (
         prepared.pvalue
@@ -134,15 +176,16 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[InputFile], prepared: A
         ).with_output_types(tuple[int, Any])
         | "Spread index shards" >> beam.GroupByKey()
         | "Build the index"
-        >> beam.Map(lambda keyed, side: build_index_shard(keyed[0], job, side), prepared)
+        >> beam.Map(lambda keyed, side: build_index_shard(keyed[0], run, options, side), prepared)
     )
     num_bytes = sum(file.num_bytes for file in files)
 
     def plan(keyed: tuple[int, Iterable[InputFile]], prepared: Prepared) -> Iterator[Any]:
         num_groups = count_groups(num_bytes, prepared.num_index_shards, prepared.index_bytes)
         for file in keyed[1]:
-            yield from plan_work_units(keyed[0], file, job.config.text_field, num_groups)
+            yield from plan_work_units(keyed[0], file, fields.text, num_groups)
 
+    scan = Scan(run, fields, options.tokenizer)
     return (
         pipeline
         | "Training files" >> beam.Create(list(enumerate(files)), reshuffle=False)
@@ -150,37 +193,40 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[InputFile], prepared: A
         | "Plan work units" >> beam.FlatMap(plan, prepared).with_output_types(tuple[str, Any])
         | "Spread work units" >> beam.GroupByKey()
         | "Scan"
-        >> beam.ParDo(Scan(job), prepared, AsList(index_paths)).with_output_types(tuple[str, Any])
+        >> beam.ParDo(scan, prepared, AsList(index_paths)).with_output_types(tuple[str, Any])
+    )
+
+
+def _numbered(scanned: Any) -> Any:
+    """Returns all ScannedUnits with their row offsets."""
+    return (
+        scanned
+        | "Group by training file" >> beam.GroupByKey()
+        | "Number rows"
+        >> beam.FlatMapTuple(
+            lambda _, units: ((unit.name, unit) for unit in number_rows(units))
+        ).with_output_types(tuple[str, Any])
+        | "Spread numbered work units" >> beam.GroupByKey()
+        | "Of each name" >> beam.FlatMapTuple(lambda _, units: units)
     )
 
 
 def _find_boilerplate(
-    pipeline: beam.Pipeline,
-    job: Job,
-    units: Any,
-    prepared: Any,
-    files: list[FileVersion],
-    totals: Any,
+    units: Any, run: JobRun, prepared: Any, dropped: Any, max_document_frequency: int
 ) -> tuple[Any, Any]:
     """Returns the BucketBoilerplate of each bucket, and the path of the file of all keys."""
-    most = job.config.max_document_frequency
-    dropped: Any = AsSingleton(
-        pipeline
-        | "Files of n-grams" >> beam.Create([files])
-        | "Read dropped n-grams" >> beam.Map(boilerplate_steps.find_dropped, job, prepared, totals)
-    )
+    listed = run, prepared, dropped, max_document_frequency
     found: Any = (
         units
         | "Count documents"
         >> beam.FlatMap(boilerplate_steps.count_documents).with_output_types(tuple[int, bytes])
         | "Group by n-gram" >> beam.GroupByKey()
-        | "Find boilerplate"
-        >> beam.Map(boilerplate_steps.list_boilerplate, job, prepared, dropped, most)
+        | "Find boilerplate" >> beam.Map(boilerplate_steps.list_boilerplate, *listed)
     )
     path = (
-        pipeline
+        units.pipeline
         | "Begin to gather" >> beam.Impulse()
         | "Gather boilerplate"
-        >> beam.Map(boilerplate_steps.gather_boilerplate, job, dropped, AsList(found))
+        >> beam.Map(boilerplate_steps.gather_boilerplate, run, dropped, AsList(found))
     )
     return found, path

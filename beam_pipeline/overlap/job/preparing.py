@@ -1,4 +1,4 @@
-"""State shared by all steps of an overlap run, and the steps of the evaluation side.
+"""The steps of the evaluation side, and what all other steps get of it.
 
 evaluation files → Prepared: all their rows in one file, and the fingerprint of the job run
 index shard, Prepared → the index shard's file
@@ -12,13 +12,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.cli.flags import values_of
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.documents.fields import Fields
@@ -33,8 +31,7 @@ from beam_pipeline.overlap.evaluation import (
     fingerprint_rows,
     write_rows,
 )
-from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
-from beam_pipeline.overlap.job.manifest import options_of, versions_of, write_summary
+from beam_pipeline.overlap.job.manifest import RunSummary, versions_of, write_summary
 from beam_pipeline.overlap.ngrams.arrays import hand_pages_back
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
@@ -62,9 +59,9 @@ from beam_pipeline.overlap.ngrams.token_texts import (
     token_texts,
     write_token_texts,
 )
-from beam_pipeline.overlap.ngrams.tokenizers import MULTILINGUAL, Tokenizer, tokenizer_named
+from beam_pipeline.overlap.ngrams.tokenizers import MULTILINGUAL, tokenizer_named
 from beam_pipeline.overlap.results import match_files
-from beam_pipeline.overlap.results.details import DetailsOptions, Evaluation
+from beam_pipeline.overlap.results.details import Evaluation
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.storage.files import COPY_BYTES, atomic_write, exists, locked
@@ -78,47 +75,18 @@ _NOT_GLIBC = (OSError, AttributeError, TypeError)  # raised with other C librari
 _SHARE_OF_MEMORY = 3  # the index gets a third; batches of documents and mapped pages the rest
 
 
-@dataclass(frozen=True)
-class Job:
-    """The state that every worker gets."""
+class EvaluationOptions(NamedTuple):
+    """How the evaluation sets are read and indexed."""
 
-    config: DeconConfig
-    run: JobRun  # holds the output; incomplete files go below its folder
-    num_eval_files: int
-    num_train_files: int
-    started_at: str = ""  # the launcher's time, so that all attempts write the same summary
-    command: str = ""  # as typed in a shell; "" for a run from Python
-
-    @property
-    def details(self) -> DetailsOptions:
-        """The details to write; a negative cap is unlimited."""
-        config = self.config
-        caps = (config.max_details_per_pair, config.max_details)
-        return DetailsOptions(config.details, *(None if cap < 0 else cap for cap in caps))
-
-    def option(self, name: str, value: Any) -> str:
-        """Returns an option as written in a shell or in Python."""
-        if not self.command:
-            return f"{name}={value!r}"
-        return f"--{name}" if value is True else f"--{name}={value}"
-
-    @property
-    def fields(self) -> Fields:
-        """The fields to read of a document."""
-        return Fields(self.config.text_field, self.config.id_field)
-
-    @functools.cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the config."""
-        return tokenizer_named(self.config.tokenizer)
-
-    def path(self, *names: str) -> str:
-        """Returns a path below the output."""
-        return FileSystems.join(self.config.output_path, *names)
-
-    def temp_path(self, *names: str) -> str:
-        """Returns a path below the job run's own folder."""
-        return FileSystems.join(self.run.folder, *names)
+    fields: Fields
+    max_rows: int  # of each set; 0 takes all
+    tokenizer: str  # its name: workers import a function, which need not be picklable
+    lengths: tuple[int, ...]  # every n, ascending
+    skip_degenerate: bool
+    min_tokens: int
+    num_shards: int  # 0: as many as the memory requires
+    memory_bytes: int  # of the index; 0: a third of the worker's
+    for_fingerprint: Mapping[str, Any]  # the options that affect matches
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -210,51 +178,56 @@ class Prepared(NamedTuple):
         return _evaluations[self.folder]
 
 
-def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
+def read_evaluation_sets(
+    files: Sequence[EvaluationFile], run: JobRun, options: EvaluationOptions, summary: RunSummary
+) -> Prepared:
     """Reads all evaluation sets in one step, since their rows are numbered consecutively."""
-    limit, temp = job.config.limit_test_instances, job.run.folder
     with logged("Read evaluation sets"), tempfile.TemporaryDirectory() as folder:
         local_path = os.path.join(folder, _ROWS_NAME)
-        fields = job.fields._replace(id=job.config.eval_id)
-        counts, letters = write_rows(files, local_path, fields, limit)
-        prepared = _prepare(job, local_path, counts, letters)
+        counts, letters = write_rows(files, local_path, options.fields, options.max_rows)
+        prepared = _prepare(run, options, local_path, counts, letters)
         if not exists(prepared.rows_path):
-            with open(local_path, "rb") as rows, atomic_write(prepared.rows_path, temp) as target:
-                shutil.copyfileobj(rows, target, COPY_BYTES)
+            target = atomic_write(prepared.rows_path, run.folder)
+            with open(local_path, "rb") as rows, target as stream:
+                shutil.copyfileobj(rows, stream, COPY_BYTES)
         tokens_path = FileSystems.join(prepared.folder, _TOKENS_NAME)
         if not exists(tokens_path):
+            tokenizer = tokenizer_named(options.tokenizer)
             texts = EvaluationRows.open(local_path).texts()
-            with atomic_write(tokens_path, temp) as target:
-                write_token_texts((token_texts(*some, job.tokenizer) for some in texts), target)
+            with atomic_write(tokens_path, run.folder) as stream:
+                write_token_texts((token_texts(*some, tokenizer) for some in texts), stream)
         if letters:
-            with atomic_write(letters_path(prepared.rows_path), temp) as stream:
+            with atomic_write(letters_path(prepared.rows_path), run.folder) as stream:
                 stream.write(dead_letters.to_parquet(letters))
     for warning in prepared.warnings:
         print(warning, file=sys.stderr, flush=True)
-    summarize(job, prepared, "index", {})
+    summarize(run, summary, prepared, "index", {})
     return prepared
 
 
 def _prepare(
-    job: Job, rows_path: str, counts: dict[str, int], letters: Sequence[DeadLetter]
+    run: JobRun,
+    options: EvaluationOptions,
+    rows_path: str,
+    counts: dict[str, int],
+    letters: Sequence[DeadLetter],
 ) -> Prepared:
-    config, lengths = job.config, job.config.lengths
+    tokenizer, lengths = tokenizer_named(options.tokenizer), options.lengths
     texts = EvaluationRows.open(rows_path).texts()
-    tokens = count_tokens(texts, job.tokenizer)
+    tokens = count_tokens(texts, tokenizer)
     counts |= {
         "degenerate_eval_rows": int(tokens.is_degenerate.sum()),
-        "short_eval_rows": int((tokens.counts < config.min_tokens).sum()),
-        "unspaced_eval_rows": count_unspaced(texts, tokens.counts, job.tokenizer),
+        "short_eval_rows": int((tokens.counts < options.min_tokens).sum()),
+        "unspaced_eval_rows": count_unspaced(texts, tokens.counts, tokenizer),
         "long_token_eval_rows": count_long_tokens(texts, tokens.counts),
     }
     num_places = count_places(tokens.counts, lengths)
-    num_index_shards = config.num_shards or choose_index_shards(num_places, config)
-    flags, values = flag_fields(), values_of(config)
-    names = [item.name for item in flags if item.metadata["affects"] == "matches"]
-    options = {name: values[name] for name in names} | {"parts": num_index_shards}
-    fingerprint = fingerprint_rows(rows_path, lengths, job.tokenizer, options)
+    num_index_shards = options.num_shards or choose_index_shards(num_places, options.memory_bytes)
+    affecting = {**options.for_fingerprint, "parts": num_index_shards}
+    fingerprint = fingerprint_rows(rows_path, lengths, tokenizer, affecting)
     # Index shards and match files are cut by hash, so only those with the same hashes are reused.
-    folder = job.path(WORK_FOLDER, f"{fingerprint}-{HASH_NAME}-{FORMAT}-{match_files.FORMAT}")
+    name = f"{fingerprint}-{HASH_NAME}-{FORMAT}-{match_files.FORMAT}"
+    folder = run.path(f"{WORK_FOLDER}/{name}")
     return Prepared(
         folder,
         FileSystems.join(folder, _ROWS_NAME),
@@ -262,33 +235,33 @@ def _prepare(
         num_index_shards,
         {**counts, "eval_ngrams": num_places},
         dead_letters.count_by_reason(letters),
-        tuple(_warnings_of(counts, config)),
+        tuple(_warnings_of(counts, options.tokenizer)),
     )
 
 
-def _warnings_of(counts: Mapping[str, int], config: DeconConfig) -> Iterator[str]:
+def _warnings_of(counts: Mapping[str, int], tokenizer: str) -> Iterator[str]:
     """Yields warnings to act on before the scan."""
     if counts["unspaced_eval_rows"]:
         yield (
             f"Warning: {counts['unspaced_eval_rows']:,} of {counts['eval_rows']:,} evaluation rows "
-            f"are in scripts without spaces and have few tokens with --tokenizer={config.tokenizer}"
+            f"are in scripts without spaces and have few tokens with --tokenizer={tokenizer}"
             f", so that little of them is found; --tokenizer={MULTILINGUAL} finds it"
         )
     elif counts["long_token_eval_rows"] >= _MIN_LONG_TOKEN_ROWS:
         yield (
             f"Warning: {counts['long_token_eval_rows']:,} of {counts['eval_rows']:,} evaluation "
             f"rows have more than {MAX_TOKEN_BYTES} bytes a token with "
-            f"--tokenizer={config.tokenizer}, so that little of them is found: choose a tokenizer "
+            f"--tokenizer={tokenizer}, so that little of them is found: choose a tokenizer "
             "that separates their words"
         )
 
 
-def choose_index_shards(num_places: int, config: DeconConfig) -> int:
-    """Returns the number of index shards such that each fits in memory.
+def choose_index_shards(num_places: int, memory_bytes: int) -> int:
+    """Returns the number of index shards such that each fits in memory, as in EvaluationOptions.
 
     Raises ProbelineError if the training data would be read more than MAX_PASSES times.
     """
-    memory_bytes = config.index_memory_mb << 20 or machine_memory_bytes() // _SHARE_OF_MEMORY
+    memory_bytes = memory_bytes or machine_memory_bytes() // _SHARE_OF_MEMORY
     num_index_shards = count_index_shards(num_places, memory_bytes)
     if num_index_shards > 1:
         cost = (
@@ -306,7 +279,9 @@ def choose_index_shards(num_places: int, config: DeconConfig) -> int:
     return num_index_shards
 
 
-def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
+def build_index_shard(
+    index_shard: int, run: JobRun, options: EvaluationOptions, prepared: Prepared
+) -> str:
     """Writes an index shard, unless it exists, and returns its path."""
     path = prepared.index_path(index_shard)
     # One process per machine at a time, since each may need all of its memory.
@@ -315,19 +290,20 @@ def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
         if not exists(path):
             index = build_index(
                 prepared.open_rows().texts(),
-                job.config.lengths,
-                job.tokenizer,
+                options.lengths,
+                tokenizer_named(options.tokenizer),
                 IndexShard(index_shard, prepared.num_index_shards),
-                job.config.degenerate == "skip",
-                job.config.min_tokens,
+                options.skip_degenerate,
+                options.min_tokens,
             )
-            with atomic_write(path, job.run.folder) as stream:
+            with atomic_write(path, run.folder) as stream:
                 write_index(index, stream, prepared.fingerprint)
     return path
 
 
 def summarize(
-    job: Job,
+    run: JobRun,
+    summary: RunSummary,
     prepared: Prepared,
     stage: str,
     counts: Mapping[str, Any],
@@ -337,24 +313,18 @@ def summarize(
     """Writes progress_summary.json after a stage.
 
     Args:
+      summary: as it was at launch.
       stage: the next stage, or "done".
       counts: those of the training side.
       folder: by default the output.
     """
-    summary = {
-        "stage": stage,
-        "num_eval_files": job.num_eval_files,
-        "num_train_files": job.num_train_files,
-        "num_shards": prepared.num_index_shards,
-        "max_parallelism": job.config.processes,
-        "ngram_lengths": list(job.config.lengths),
-        "tokenizer": job.config.tokenizer,
-        "fingerprint": prepared.fingerprint,
-        "started_at": job.started_at,
-        "options": options_of(job.config),
-        "versions": versions_of(job.config),
-        "counts": {**prepared.counts, **counts},
-        "warnings": list(prepared.warnings),
-        "outputs": list(outputs),
-    }
-    write_summary(folder or job.config.output_path, job.run.folder, summary)
+    reached = summary._replace(
+        stage=stage,
+        num_shards=prepared.num_index_shards,
+        fingerprint=prepared.fingerprint,
+        versions=versions_of(summary.tokenizer),
+        counts={**prepared.counts, **counts},
+        warnings=prepared.warnings,
+        outputs=outputs,
+    )
+    write_summary(folder or run.output, run.folder, reached)

@@ -15,6 +15,7 @@ import orjson
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.documents.batch import DocumentBatch
+from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import (
     WORK_UNIT_BYTES,
     InputFile,
@@ -23,10 +24,12 @@ from beam_pipeline.documents.files import (
 )
 from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter
-from beam_pipeline.overlap.job.preparing import Job, Prepared, freeing_step
+from beam_pipeline.jobs.output_folder import JobRun
+from beam_pipeline.overlap.job.preparing import Prepared, freeing_step
 from beam_pipeline.overlap.ngrams.index import open_index
 from beam_pipeline.overlap.ngrams.matching import Matcher, SharedNgrams
 from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
 from beam_pipeline.overlap.results.match_files import (
     ScannedUnit,
     ScanSummary,
@@ -129,8 +132,8 @@ class Heartbeat:
 class Scan(beam.DoFn):
     """(group, [WorkUnit]) → (path, ScannedUnit); a DoFn, since a Matcher is not thread-safe."""
 
-    def __init__(self, job: Job):
-        self._job = job
+    def __init__(self, run: JobRun, fields: Fields, tokenizer: str):
+        self._run, self._fields, self._tokenizer = run, fields, tokenizer
         self._matchers: dict[str, tuple[Matcher, str]] = {}  # by path, and the local copy
 
     def process(
@@ -153,10 +156,10 @@ class Scan(beam.DoFn):
         path = prepared.match_path(unit, index_shard)
         if exists(path):
             return read_summary(path)
-        job = self._job
-        heartbeat = Heartbeat(job.run.output, job.run.folder, unit, index_shard)
+        temp_folder = self._run.folder
+        heartbeat = Heartbeat(self._run.output, temp_folder, unit, index_shard)
         scanned = self._read_and_match(unit, self._matcher(prepared, index_shard), heartbeat)
-        summary = write_match_file(path, job.run.folder, scanned)
+        summary = write_match_file(path, temp_folder, scanned)
         heartbeat.finish()
         counter("overlap_matches").inc(summary.num_matches)
         if index_shard == 0:
@@ -168,7 +171,7 @@ class Scan(beam.DoFn):
     def _read_and_match(
         self, unit: WorkUnit, matcher: Matcher, heartbeat: Heartbeat
     ) -> Iterator[tuple[DocumentBatch, SharedNgrams]]:
-        for batch in read_texts(unit, self._job.fields):
+        for batch in read_texts(unit, self._fields):
             shared = matcher.shared(batch.utf8, batch.bounds)
             yield batch, shared
             counter("overlap_text_bytes").inc(len(batch.utf8))
@@ -181,7 +184,8 @@ class Scan(beam.DoFn):
             copy = on_this_machine(path)
             index = open_index(copy, prepared.fingerprint)
             postings = Postings(index, prepared.open_tokens())
-            self._matchers[path] = Matcher(index, postings, self._job.tokenizer), copy
+            matcher = Matcher(index, postings, tokenizer_named(self._tokenizer))
+            self._matchers[path] = matcher, copy
         return self._matchers[path][0]
 
     def teardown(self) -> None:

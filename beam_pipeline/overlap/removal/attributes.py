@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import InputFile, cut_into_work_units
 from beam_pipeline.documents.json import BadRecordError, parse_object, value_of
-from beam_pipeline.documents.json_text import Records
+from beam_pipeline.documents.json_records import Records, begins_array
 from beam_pipeline.documents.parquet import python_values
 from beam_pipeline.documents.reading import read_unit
 from beam_pipeline.errors import ProbelineError, UsageError
@@ -38,7 +38,6 @@ from beam_pipeline.overlap.results.output_files import (
     parquet_writer,
 )
 from beam_pipeline.storage.files import create_file, open_file
-from beam_pipeline.storage.json_array import begins_array
 from beam_pipeline.storage.lines import Compression, compression_of, decompressed, read_blocks
 
 ATTRIBUTES_SCHEMA = pa.schema(

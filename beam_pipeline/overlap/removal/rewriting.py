@@ -25,7 +25,8 @@ import pyarrow.parquet as pq
 from beam_pipeline.documents.batch import decode, encode
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.json import MAX_RECORD_BYTES, parse
-from beam_pipeline.documents.json_text import MARK, find_lines
+from beam_pipeline.documents.json_records import Records, begins_array, split_records
+from beam_pipeline.documents.json_text import MARK
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.frame import FAULT
 from beam_pipeline.overlap.removal.cutting import Changes, Cut, piece_id
@@ -37,22 +38,14 @@ from beam_pipeline.overlap.removal.training_files import (
 )
 from beam_pipeline.overlap.results.output_files import GzipMember, json_value
 from beam_pipeline.storage.files import COPY_BYTES, create_file, open_file
-from beam_pipeline.storage.json_array import begins_array, split_array
-from beam_pipeline.storage.lines import (
-    BLOCK_BYTES,
-    BYTE_ORDER_MARK,
-    Compression,
-    compression_of,
-    decompressed,
-)
+from beam_pipeline.storage.lines import Compression, compression_of, decompressed, read_blocks
 from beam_pipeline.storage.matching import FileVersion
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
-_ZEROS = bytes(64)
 _MARKED = json.dumps(MARK).encode()
-_WHITESPACE = b" \t\r\n"
 _MAX_TRIES = 100  # to find a field among namesakes in nested objects
-Write = Callable[[bytes], Any]
+Write = Callable[[bytes | memoryview], Any]
+Changed = Iterable[tuple[int, list[bytes]]]  # records that replace one, by its number
 _GZIP_LEVEL = 1  # twice as fast as level 3, files 5 % larger
 
 
@@ -74,7 +67,7 @@ def clean_file(
                 open_file(path, version=version) as source,
                 compressed(stream, compression_of(source)) as write,
             ):
-                blocks = _read_blocks(decompressed(source), write)
+                blocks = read_blocks(decompressed(source), write)
                 num_rows = rewrite_json(blocks, file.format == "json", write, changes, fields)
     counts = changes.counts(num_rows, file.num_chars)
     check_counts(path, counts.total)
@@ -94,25 +87,11 @@ def check_counts(path: str, total: Counter[str]) -> None:
         raise ProbelineError(f"the counts of {path} do not add up, {dict(total)}: {FAULT}")
 
 
-def _read_blocks(stream: BinaryIO, write: Callable[[bytes], Any]) -> Iterator[bytes]:
-    """Yields the bytes of a file after copying its byte order mark."""
-    read = getattr(stream, "read1", stream.read)
-    head = stream.read(len(BYTE_ORDER_MARK))
-    if head == BYTE_ORDER_MARK:
-        write(head)
-        head = b""
-    while block := head + read(BLOCK_BYTES):
-        yield block
-        head = b""
-
-
 # --- compression ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def compressed(
-    target: BinaryIO, compression: Compression | None
-) -> Iterator[Callable[[bytes], Any]]:
+def compressed(target: BinaryIO, compression: Compression | None) -> Iterator[Write]:
     """Yields a function that writes to a stream with compression."""
     if compression == "gzip":
         with GzipMember(target, _GZIP_LEVEL) as member:
@@ -158,101 +137,58 @@ def rewrite_json(
     array element exceeds the max record size.
     """
     blocks = iter(blocks)
-    first = next(blocks, b"")
-    blocks = chain([first], blocks)
-    if may_be_array and begins_array(first):
-        head = first[: first.index(b"[") + 1]
-        return _rewrite_array(head, blocks, write, changes, fields)
-    return _rewrite_lines(blocks, write, changes, fields)
-
-
-def _rewrite_lines(blocks: Iterable[bytes], write: Write, changes: Changes, fields: Fields) -> int:
-    row = 0
-    for data, is_record in _whole_lines(blocks):
-        if is_record is not None:
-            write(data)
-            row += is_record
-            continue
-        line_feed = b"" if data.endswith(b"\n") else b"\n"
-        records = find_lines(data + line_feed + _ZEROS)
+    first_block = next(blocks, b"")
+    is_array = may_be_array and begins_array(first_block)
+    rewrite = _rewrite_elements if is_array else _rewrite_lines
+    row, separator = 0, b""
+    pieces = split_records(chain([first_block], blocks), may_be_array, MAX_RECORD_BYTES)
+    for records in pieces:
         documents = changes.within(row, row + records.count)
-        at = 0
-        for index, number in enumerate((documents.rows - row).tolist()):
-            start, end = int(records.starts[number]), int(records.stops[number]) + 1
-            write(data[at:start])
-            line = data[start:end]
-            separator = b"" if line.endswith(b"\n") else b"\n"
-            write(separator.join(_changed(line, documents, index, changes, fields)))
-            at = end
-        write(data[at:] if at else data)
+        changed = (
+            (number, list(_changed(records.at(number), documents, index, changes, fields)))
+            for index, number in enumerate((documents.rows - row).tolist())
+        )
+        separator = rewrite(records, changed, write, separator)
         row += records.count
     return row
 
 
-def _rewrite_array(
-    head: bytes, blocks: Iterable[bytes], write: Write, changes: Changes, fields: Fields
-) -> int:
-    tail = b""  # the whitespace after the array
+def _rewrite_lines(records: Records, changed: Changed, write: Write, _: bytes) -> bytes:
+    data, at = records.content, 0
+    for number, new in changed:
+        start, stop = int(records.starts[number]), int(records.stops[number])
+        write(data[at:start])
+        write(b"\n".join(new))
+        at = stop if new else stop + 1  # with its line feed
+    write(data[at:])
+    return b""
 
-    def remembered() -> Iterator[bytes]:
-        nonlocal tail
-        for block in blocks:
-            content = block.rstrip(_WHITESPACE)
-            tail = block[len(content) :] if content else tail + block
-            yield block
 
-    write(head)
-    row, separator = 0, b""
-    for elements in split_array(remembered(), MAX_RECORD_BYTES):
-        if any(len(element) > MAX_RECORD_BYTES for element in elements):
-            raise ProbelineError(
-                f"an element of a JSON array is longer than {MAX_RECORD_BYTES >> 20} MiB: convert "
-                "the file to JSON lines and run the overlap job again"
-            )
-        documents = changes.within(row, row + len(elements))
-        written: list[bytes] = []
-        at = 0
-        for index, number in enumerate((documents.rows - row).tolist()):
-            written += elements[at:number]
-            written += _changed(elements[number], documents, index, changes, fields)
-            at = number + 1
-        written += elements[at:]
-        if written:
-            write(separator + b",".join(written))
+def _rewrite_elements(records: Records, changed: Changed, write: Write, separator: bytes) -> bytes:
+    """Returns what goes before the next element: nothing before the first one."""
+    data, starts, stops = records.content, records.starts.tolist(), records.stops.tolist()
+    if records.max_bytes > MAX_RECORD_BYTES:
+        raise ProbelineError(
+            f"an element of a JSON array is longer than {MAX_RECORD_BYTES >> 20} MiB: convert the "
+            "file to JSON lines and run the overlap job again"
+        )
+    if not starts:
+        write(data)
+        return separator
+    write(data[: starts[0]])
+    at = 0
+    for number, new in chain(changed, [(len(starts), [])]):
+        if at < number:
+            write(separator)
+            write(data[starts[at] : stops[number - 1]])
             separator = b","
-        row += len(elements)
-    write(b"]" + tail)
-    return row
-
-
-def _whole_lines(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool | None]]:
-    """Yields (whole lines, None), or parts of a too long line, the last with whether it counts."""
-    held: list[bytes] = []
-    num_held = 0
-    is_long = is_record = False
-    for block in blocks:
-        if is_long:
-            end = block.find(b"\n") + 1
-            is_long = not end
-            yield (block, False) if is_long else (block[:end], is_record)
-            if is_long:
-                continue
-            block = block[end:]
-        stop = block.rfind(b"\n") + 1
-        if stop:
-            yield b"".join([*held, block[:stop]]), None
-            held, num_held = [], 0
-        held.append(block[stop:])
-        num_held += len(block) - stop
-        if num_held > MAX_RECORD_BYTES:
-            line = b"".join(held)
-            is_long, is_record = True, bool(line[: MAX_RECORD_BYTES + 1].strip())
-            yield line, False
-            held, num_held = [], 0
-    if is_long:
-        yield b"", is_record
-    elif num_held:
-        yield b"".join(held), None
+        if new:
+            write(separator + b",".join(new))
+            separator = b","
+        at = number + 1
+    if (rest := data[stops[-1] :]) != b",":  # the bracket
+        write(rest)
+    return separator
 
 
 def _changed(

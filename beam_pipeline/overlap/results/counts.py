@@ -40,8 +40,8 @@ _NGRAMS_AT_A_TIME = 1 << 19  # of documents, with their places
 _NUM_BYTES = 8  # for the number of records
 
 
-class Counts(NamedTuple):
-    """The counts of some evaluation rows, each array sorted by its keys."""
+class BucketCounts(NamedTuple):
+    """The counts of a bucket of evaluation rows, each array sorted by its keys."""
 
     ngrams: np.ndarray  # NGRAM_COUNTS
     rows: np.ndarray  # ROW_COUNTS: documents that share an n-gram of that length
@@ -63,13 +63,13 @@ class PackedCounts(NamedTuple):
     rows: bytes
 
     @classmethod
-    def of(cls, counts: Counts) -> "PackedCounts":
+    def of(cls, counts: BucketCounts) -> "PackedCounts":
         """Packs counts."""
         return cls(*map(pack, counts))
 
-    def counts(self) -> Counts:
+    def counts(self) -> BucketCounts:
         """Inverts `of`."""
-        return Counts(unpack(self.ngrams, NGRAM_COUNTS), unpack(self.rows, ROW_COUNTS))
+        return BucketCounts(unpack(self.ngrams, NGRAM_COUNTS), unpack(self.rows, ROW_COUNTS))
 
 
 def pack(records: np.ndarray) -> bytes:
@@ -116,7 +116,7 @@ def pack_counts(
 ) -> Iterator[tuple[int, PackedCounts]]:
     """Yields the counts of a work unit by bucket, in bounded memory, given its ROW_COUNTS."""
     for bucket, here in _by_bucket(rows["number"]):
-        yield bucket, PackedCounts.of(Counts(np.empty(0, NGRAM_COUNTS), rows[here]))
+        yield bucket, PackedCounts.of(BucketCounts(np.empty(0, NGRAM_COUNTS), rows[here]))
     for keep_part in _parts(paths, keep):
         shared = count_shared(paths, keep_part)
         of_shards: list[tuple[np.ndarray, Postings, Located]] = []
@@ -127,7 +127,7 @@ def pack_counts(
             ngrams = [np.empty(0, NGRAM_COUNTS), *(_by_row(*each, bucket) for each in of_shards)]
             counts = _sum_by_key(np.concatenate(ngrams), _NGRAM_KEYS)
             if len(counts):
-                yield bucket, PackedCounts.of(Counts(counts, np.empty(0, ROW_COUNTS)))
+                yield bucket, PackedCounts.of(BucketCounts(counts, np.empty(0, ROW_COUNTS)))
 
 
 def _parts(paths: Sequence[str], keep: Keep | None) -> Iterator[Keep]:
@@ -229,13 +229,13 @@ def shared_sum() -> Sum:
     return Sum(SHARED_COUNTS, ("shard", "ngram"))
 
 
-def add_counts(counts: Iterable[Counts]) -> Counts:
+def add_counts(counts: Iterable[BucketCounts]) -> BucketCounts:
     """Returns the sum of counts, in any order."""
     ngrams, rows = Sum(NGRAM_COUNTS, _NGRAM_KEYS), Sum(ROW_COUNTS, _ROW_KEYS)
     for each in counts:
         ngrams.add(each.ngrams)
         rows.add(each.rows)
-    return Counts(ngrams.records(), rows.records())
+    return BucketCounts(ngrams.records(), rows.records())
 
 
 def add_sizes(sizes: Iterable[UnitSize]) -> UnitSize:

@@ -46,6 +46,7 @@ class DetailsOptions(NamedTuple):
     mode: str = FULL  # --details
     max_per_pair: int | None = None  # per document and evaluation row; None is unlimited
     max_total: int | None = None
+    max_gb: int = 20  # before compression
 
     @property
     def has_caps(self) -> bool:

@@ -120,16 +120,23 @@ def _hits(file_number: int, paths: Iterable[str]) -> np.ndarray:
 # --- the output ---------------------------------------------------------------------------------
 
 
+class OutputOptions(NamedTuple):
+    """The options on which the output files depend, apart from the matches."""
+
+    lengths: Sequence[int]  # every n, ascending
+    details: DetailsOptions = DetailsOptions()
+    rules: Sequence[Rule] = ()
+    fields: Sequence[str] = ()  # of evaluation rows, if looked up separately
+    min_tokens: int = 0  # shorter evaluation rows match nothing and are listed
+
+
 class Results(NamedTuple):
-    """The files that workers wrote, in the order of the output, and options for the rest."""
+    """The files that workers wrote, in the order of the output."""
 
     units: Sequence[ExpandedUnit]  # by training path, then row
     groups: Sequence[FileGroup]  # the joined files of `units`
     buckets: Sequence[BucketFiles]  # by evaluation row number
-    lengths: Sequence[int]  # the distinct configured n, ascending
-    details: DetailsOptions = DetailsOptions()
-    rules: Sequence[Rule] = ()
-    fields: Sequence[str] = ()  # of evaluation rows, if looked up separately
+    options: OutputOptions
     boilerplate_paths: Sequence[str] | None = None  # None if every n-gram counts
     short_rows: np.ndarray | None = None  # too short evaluation rows, and their token counts
     letters_paths: Sequence[str] = ()  # dead letters of the evaluation sets
@@ -146,7 +153,7 @@ def write_outputs(
 ) -> list[str]:
     """Writes the output files made from match files; returns their names."""
     lines, joined = _line_files(rows, results), _joined_files(results)
-    if results.details.has_caps:
+    if results.options.details.has_caps:
         by_file = unique_path(temp_folder, "left-out-by-file")
         _write_chunks(by_file, temp_folder, map(json_line, _left_out_records(results.units)))
         left_out = (unit.pairs_left_out_path for unit in results.units)
@@ -172,7 +179,8 @@ def _write_chunks(path: str, temp_folder: str, chunks: _Chunks) -> None:
 
 def _line_files(rows: EvaluationRows, results: Results) -> dict[str, _Chunks]:
     """Returns the contents of the JSON lines files written here, by name."""
-    instances, hits, lengths = Instances(rows), results.hits, results.lengths
+    instances, hits, options = Instances(rows), results.hits, results.options
+    lengths = options.lengths
     lines: dict[str, _Chunks] = {
         layout.STATS: instances.stats_lines(hits, lengths),
         layout.STATS_BY_TRAIN_PATH: _path_lines(instances, results),
@@ -185,9 +193,9 @@ def _line_files(rows: EvaluationRows, results: Results) -> dict[str, _Chunks]:
                 found = hits[hits["n"] == np.minimum(hits["num_tokens"], length)]
             clean = instances.clean_lines(dataset, found["number"])
             lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = clean
-    lines |= rule_lines(results.rules, instances, hits)
-    if results.fields:
-        lines[layout.FIELD_HITS] = map(json_line, field_records(rows, results.fields, hits))
+    lines |= rule_lines(options.rules, instances, hits)
+    if options.fields:
+        lines[layout.FIELD_HITS] = map(json_line, field_records(rows, options.fields, hits))
     if results.boilerplate_paths is not None:
         lines[layout.BOILERPLATE] = _boilerplate_lines(results.boilerplate_paths)
     if results.short_rows is not None:
@@ -207,7 +215,7 @@ def _joined_files(results: Results) -> dict[str, list[str | None]]:
         layout.NGRAMS: [bucket.ngrams_path for bucket in buckets],
         layout.COVERAGE: [bucket.coverage_path for bucket in buckets],
     }
-    if results.details.mode == COMPACT:
+    if results.options.details.mode == COMPACT:
         joined[layout.TRAIN_TEXTS] = [unit.train_texts_path for unit in units]
         joined[layout.EVAL_TEXTS] = [bucket.texts_path for bucket in buckets]
     num_files = max(1, -(-len(units) // _WORK_UNITS_PER_FILE))

@@ -1,6 +1,6 @@
 """An evaluation row's overlap with all training data: its shared n-grams and their coverage.
 
-  Counts of a bucket of rows, and the rows' tokens
+  BucketCounts, and the rows' tokens
   → RowLists: one place of each n-gram → RowLists: all its places in the row
   → lines of overlap_ngrams and overlap_coverage, and HITS for stats and clean lists
 
@@ -20,7 +20,7 @@ from beam_pipeline.overlap.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.ngrams.token_kernels import BASE, ngram_hash, power_of
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, is_same_ngram, ngrams_of
 from beam_pipeline.overlap.results.contaminated import merge_spans_of
-from beam_pipeline.overlap.results.counts import NGRAM_KEYS, Counts
+from beam_pipeline.overlap.results.counts import NGRAM_KEYS, BucketCounts
 from beam_pipeline.overlap.results.matches import cut_by_weight
 from beam_pipeline.overlap.results.output_files import (
     GzipMember,
@@ -207,7 +207,7 @@ def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:
 def write_bucket(
     prefix: str,
     temp_folder: str,
-    counts: Counts,
+    counts: BucketCounts,
     rows: EvaluationRows,
     texts: TokenTexts,
     boilerplate: np.ndarray | None = None,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.convert import staging
+from beam_pipeline.convert import job
 from beam_pipeline.convert.__main__ import main
 from beam_pipeline.convert.options import SUCCESS
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
@@ -214,14 +214,14 @@ def test_input_file_changed_during_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     write_sources(tmp_path / "in")
-    changed, original = tmp_path / "in" / name, staging.read_batches
+    changed, original = tmp_path / "in" / name, job.read_batches
 
     def changing(unit: Any, options: Any) -> Any:
         if unit.path.endswith(name) and unit.number == 0:
             changed.write_bytes(changed.read_bytes()[:-1])
         return original(unit, options)
 
-    monkeypatch.setattr(staging, "read_batches", changing)
+    monkeypatch.setattr(job, "read_batches", changing)
     bad = ["--on_bad_file=dead_letter", "--on_bad_record=dead_letter"]
     assert main([*flags_of(tmp_path / "in", tmp_path / "out"), ONE, *bad]) == 1
     assert f"{name} was changed while the job ran" in capsys.readouterr().err
@@ -232,12 +232,12 @@ def test_lost_records_at_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_sources(tmp_path / "in")
-    original = staging.BlockWriter.write
+    original = job.BlockWriter.write
 
     def losing(self: Any, records: list[bytes]) -> None:
         original(self, records[:-1])
 
-    monkeypatch.setattr(staging.BlockWriter, "write", losing)
+    monkeypatch.setattr(job.BlockWriter, "write", losing)
     assert main([*flags_of(tmp_path / "in", tmp_path / "out"), ONE]) == 1
     assert "records were read, but" in capsys.readouterr().err
     assert files_below(tmp_path / "out") == {}

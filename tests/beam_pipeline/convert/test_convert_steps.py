@@ -1,5 +1,6 @@
 """The steps of the conversion, each without a runner: units, records, blocks, shards."""
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -14,10 +15,8 @@ from hypothesis import strategies as st
 from maxtext.input_pipeline.protos.example_pb2 import Example
 
 from beam_pipeline.convert import records as record_module
-from beam_pipeline.convert import staging
 from beam_pipeline.convert.options import RecordOptions
 from beam_pipeline.convert.records import checker, example_of_line, examples_of_rows, read_batches
-from beam_pipeline.convert.staging import BlockWriter, StagedBlock, plan_shards, read_part
 from beam_pipeline.dataset.tf_example import (
     BYTES_LIST,
     FLOAT_LIST,
@@ -34,6 +33,9 @@ from beam_pipeline.documents.files import (
 )
 from beam_pipeline.documents.json import BadRecordError
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.shards import staging
+from beam_pipeline.shards.claim_checks import ClaimReader
+from beam_pipeline.shards.staging import BlockWriter, StagedBlock, plan_shards, read_part
 from beam_pipeline.storage.matching import match
 from tests.support.conversions import write_tfrecord
 
@@ -240,6 +242,7 @@ def test_shards_hold_every_record_in_order(
         patch.setattr(staging, "BLOCK_BYTES", 100)
         patch.setattr(staging, "MAX_BLOCK_RECORDS", 15)
         patch.setattr(staging, "_BATCH_BYTES", 40)
+        patch.setattr(staging, "_FRAMING_BYTES", 1)
         staged: list[StagedBlock] = []
         for half in (batches[:4], batches[4:]):
             writer = BlockWriter(folder, "unit")
@@ -248,10 +251,11 @@ def test_shards_hold_every_record_in_order(
             writer.close()
             staged += writer.blocks
         plans = plan_shards(staged, num_shards, shard_bytes)
-        shards = [
-            [record for part in plan.parts for batch in read_part(part) for record in batch]
-            for plan in plans
-        ]
+        with contextlib.closing(ClaimReader()) as reader:
+            shards = [
+                [each for part in plan.parts for batch in read_part(part, reader) for each in batch]
+                for plan in plans
+            ]
     records = [record for batch in batches for record in batch]
     assert [record for shard in shards for record in shard] == records
     sizes = list(map(len, shards))
@@ -268,12 +272,12 @@ def test_changed_staged_block(tmp_path: Path, at: int) -> None:
     writer.write([b"abcdef", b"ghijkl"])
     writer.close()
     (plan,) = plan_shards(writer.blocks, 1, 1)
-    path = Path(writer.blocks[0].path)
+    path = Path(writer.blocks[0].table.path)
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ProbelineError, match="has changed since it was written"):
-        list(read_part(plan.parts[0]))
+    with pytest.raises(ProbelineError, match="changed after it was written"):
+        list(read_part(plan.parts[0], ClaimReader()))
 
 
 def test_json_beyond_orjson(tmp_path: Path) -> None:

@@ -10,14 +10,20 @@ from hypothesis import strategies as st
 from beam_pipeline.documents import json as document_json
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.json import read_batch
-from beam_pipeline.documents.json_text import MARK, cut_texts, find_lines, join_records
-from beam_pipeline.storage.lines import whole_lines
+from beam_pipeline.documents.json_records import Records, split_records
+from beam_pipeline.documents.json_text import MARK, cut_texts
 from tests.support.properties import num_examples
 
 PIECES = [*'a"\\/\b\f\n\r\t\x00\x1f\x7f\x85é\u2028\uffff日\U0001f600', "plain words " * 9, "x" * 63]
 texts = st.lists(st.one_of(st.sampled_from(PIECES), st.text()), max_size=12).map("".join)
 texts = texts.filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
 fields = st.dictionaries(texts.map(lambda name: f"{name}-"), st.one_of(texts, st.integers(0, 9)))
+
+
+def join_records(records: list[bytes]) -> Records:
+    """Returns records, which are not blank, in one buffer."""
+    (joined,) = split_records([b"\n".join([*records, b"\n"])], False, 1 << 20)
+    return joined
 
 
 @st.composite
@@ -96,12 +102,30 @@ def test_lines_in_one_piece(lines: list[bytes], has_last_end: bool) -> None:
     data = b"\n".join(lines) + b"\n" * has_last_end
     for size in (1, 7, 10_000):
         blocks = [data[at : at + size] for at in range(0, len(data), size)]
-        pieces = list(whole_lines(blocks, 1 << 20))
-        found = [line for piece in pieces for line in find_lines(piece).each()]
+        pieces = list(split_records(blocks, False, 1 << 20))
+        found = [line for piece in pieces for line in piece.each()]
         assert found == [line for line in lines if line and not line.isspace()]
-        assert all(piece.endswith(b"\n" + bytes(64)) for piece in pieces)
+        num_lines = len(data.split(b"\n")) - (data[-1:] in (b"", b"\n"))
+        assert sum(piece.num_blank for piece in pieces) == num_lines - len(found)
+        assert b"".join(piece.content for piece in pieces) == data
+        assert all(piece.data.endswith(bytes(64)) for piece in pieces)
 
 
-def test_a_long_line_is_cut() -> None:
-    (piece,) = whole_lines([b"abc", b"def"], 4)
-    assert find_lines(piece).each() == [b"abcde"]
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"abcdefg\nabcd\n\nabcde\nx", [b"abcde", b"abcd", b"abcde", b"x"]),
+        (b"\n       \nabcdefg", [b"abcde"]),
+        (b"[1234567,1234,12345,]", [b"12345", b"1234", b"12345", b""]),
+        (b" [ ] ", []),
+        (b"[1] \n       ", [b"1"]),
+        (b"[1234] \n       ", [b"1234"]),
+        (b" [12345]", [b"12345"]),
+    ],
+)
+def test_long_record_is_cut(data: bytes, expected: list[bytes], size: int) -> None:
+    blocks = [data[:3], *(data[at : at + size] for at in range(3, len(data), size))]
+    pieces = list(split_records(blocks, True, 4))
+    assert [record for piece in pieces for record in piece.each()] == expected
+    assert b"".join(piece.content for piece in pieces) == data

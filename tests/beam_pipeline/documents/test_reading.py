@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, to_parquet
 from beam_pipeline.documents import json as document_json
+from beam_pipeline.documents.json_records import split_records
 from beam_pipeline.documents.reading import field_names, read_texts
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage import lines as line_reading
@@ -191,13 +192,15 @@ def test_record_over_the_limit_is_a_dead_letter(
         assert found.letters == dict.fromkeys((1, 3, 5), ("record_too_long", ""))
 
 
-def test_memory_of_a_file_without_line_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_json, "MAX_RECORD_BYTES", 4 << 20)
+def test_memory_of_a_file_without_line_ends() -> None:
     blocks = (b"x" * (1 << 20) for _ in range(64))
+    num_bytes, found = 0, []
     tracemalloc.start()
     try:
-        ((record,),) = (found.each() for found in document_json.split_records(blocks, False))
-        assert len(record) == (4 << 20) + 1
+        for records in split_records(blocks, False, 4 << 20):
+            num_bytes += len(records.content)
+            found += [len(record) for record in records.each()]
+        assert (num_bytes, found) == (64 << 20, [(4 << 20) + 1])
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()

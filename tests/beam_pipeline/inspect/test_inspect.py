@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -18,18 +19,16 @@ from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect import sample as inspect_sample
 from beam_pipeline.inspect.comparison import (
     Changes,
-    ProbeCounts,
     Side,
     compare_datasets,
-    compare_splits,
     judge,
     ks_distance,
     probe_changes,
 )
 from beam_pipeline.inspect.facts import gather
-from beam_pipeline.inspect.index import Index, uncovered
+from beam_pipeline.inspect.figures import weighted_quantiles
+from beam_pipeline.inspect.index import uncovered
 from beam_pipeline.inspect.sample import draw, plan
-from beam_pipeline.inspect.statistics import weighted_quantiles
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.main import main
 from tests.support.helpers import YEAR_2024_US, measurements_table, reference_rows
@@ -71,26 +70,27 @@ def test_figures_equal_plain_python(flags: list[str], tmp_path: Path) -> None:
         assert overview["probes"] == str(len(own))
         assert overview["measurements"] == f"{len(flat):,}"
         assert overview["failed pings"] == f"{100 * (1 - len(rtts) / len(flat)):.2f} %"
-        assert facts.samples[split].is_whole and len(facts.samples[split]) == len(flat)
-        median = facts.rtts[split].quantiles_ms[1]
+        figures = facts.splits[split]
+        assert figures.sample.is_whole and len(figures.sample) == len(flat)
+        median = figures.rtts.quantiles_ms[1]
         assert median == pytest.approx(rtts[(len(rtts) - 1) // 2], rel=1e-3, abs=1e-3)
         busiest = max(own, key=lambda probe: len(own[probe]))
-        assert facts.busiest[split][0].address == busiest
-        assert facts.busiest[split][0].n_measurements == len(own[busiest])
-        for hour, group in enumerate(facts.hours[split]):
+        assert figures.busiest[0]["address"] == busiest
+        assert figures.busiest[0]["n_measurements"] == len(own[busiest])
+        for hour, group in enumerate(figures.hours):
             own_hour = [one for one in flat if one[0] // HOUR_US % 24 == hour]
             assert group.count == pytest.approx(len(own_hour))
             failed = sum(rtt < 0 for _, _, rtt in own_hour)
             assert group.failed_share == pytest.approx(failed / len(own_hour))
         ipv6 = sum(destination >> 32 != 0xFFFF for _, destination, _ in flat)
-        assert facts.indexes[split].ipv6_share == pytest.approx(ipv6 / len(flat))
+        assert figures.shares["IPv6 destinations"] == pytest.approx(ipv6 / len(flat))
     counts: dict[int, int] = {}
     for rows in expected.values():
         for _, destination, _ in rows:
             counts[destination] = counts.get(destination, 0) + 1
-    assert facts.num_destinations == len(counts)
-    top = facts.destinations[0]
-    assert sum(there.count for there in top.rtts.values()) == pytest.approx(max(counts.values()))
+    assert len(facts.destinations) == len(counts)
+    top = next(iter(facts.destinations.busiest.values()))
+    assert sum(there.count for there in top.values()) == pytest.approx(max(counts.values()))
     assert cells(facts, "dead_letters") == {"rtt_null": ["5", "0.125 %"]}
 
 
@@ -107,11 +107,15 @@ def test_families_and_sizes(tmp_path: Path) -> None:
         "IPv4 → IPv4": str(160 - ipv6), "IPv4 → IPv6": str(ipv6),
         "IPv6 → IPv4": "30", "IPv6 → IPv6": "0",
     }  # fmt: skip
-    (probe, other) = facts.busiest["train"]
-    assert (probe.address, probe.num_rows, probe.n_measurements) == ("192.0.2.1", 2, 160)
-    assert other.n_measurements == 30
+    (probe, other) = facts.splits["train"].busiest
+    assert [probe[key] for key in ("address", "num_rows", "n_measurements")] == [
+        "192.0.2.1",
+        2,
+        160,
+    ]
+    assert other["n_measurements"] == 30
     span = int(rows[1].run["event_time"][-1] - rows[0].run["event_time"][0])
-    assert probe.span_us == span
+    assert probe["span_us"] == span
 
 
 def test_gaps_in_time(tmp_path: Path, capsys, wide) -> None:
@@ -129,7 +133,7 @@ def test_gaps_in_time(tmp_path: Path, capsys, wide) -> None:
     ]
     write_dataset(tmp_path / "between", between, "compact")
     dataset = open_dataset(str(tmp_path / "between"))
-    (gap,) = uncovered([Index.of(dataset.index("train"))])
+    (gap,) = uncovered([dataset.rows("train").lines])
     ends = between[0].run["event_time"][-1], between[1].run["event_time"][0]
     assert tuple(gap) == tuple(map(int, ends))
     text = said(capsys, dataset.path)
@@ -142,9 +146,9 @@ def test_gaps_covered_by_a_long_row(tmp_path: Path) -> None:
         RowSpec(f"192.0.2.{i}", make_measurements(10, i, start_s=i * 86400)) for i in range(2, 5)
     ]
     dataset = open_dataset(str(write_dataset(tmp_path / "rows", days, "compact")))
-    assert uncovered([Index.of(dataset.index("train")), Index.of(dataset.index("test"))]) == []
+    assert uncovered([dataset.rows(split).lines for split in ("train", "test")]) == []
     short = open_dataset(str(write_dataset(tmp_path / "short", days[1:], "compact")))
-    assert len(uncovered([Index.of(short.index("train"))])) == 2
+    assert len(uncovered([short.rows("train").lines])) == 2
 
 
 # --- the sample ---------------------------------------------------------------------------------
@@ -159,13 +163,13 @@ def test_sample_is_bounded_and_independent_of_shards(tmp_path: Path, monkeypatch
     found = []
     for name in ("one", "five"):
         dataset = open_dataset(str(tmp_path / name))
-        index = Index.of(dataset.index("train"))
-        sample = draw(dataset, "train", index)
+        rows = dataset.rows("train")
+        sample, index = draw(rows), rows.lines
         assert not sample.is_whole
         assert 1 < len(sample.lines) <= 32
         assert 2500 < len(sample) <= 3000 + 32
         assert sample.num_bytes == index.num_bytes[sample.lines].sum()
-        assert sample.weight.sum() == pytest.approx(index.num_measurements)
+        assert sample.weight.sum() == pytest.approx(index.n_measurements.sum())
         sources = index.src_id[sample.lines][sample.row]
         found.append(sorted(zip(sources.tolist(), sample.time_us.tolist(), sample.rtt.tolist())))
     assert found[0] == found[1]
@@ -173,7 +177,7 @@ def test_sample_is_bounded_and_independent_of_shards(tmp_path: Path, monkeypatch
 
 def test_bytes_are_bounded(tmp_path: Path, monkeypatch) -> None:
     dataset = open_dataset(str(write_dataset(tmp_path / "rows", many_probes(60, 0), "compact")))
-    index = Index.of(dataset.index("train"))
+    index = dataset.rows("train").lines
     largest = int(index.num_bytes.max())
     monkeypatch.setattr(inspect_sample, "MAX_BYTES", 5 * largest)
     chosen = plan(index)
@@ -190,7 +194,7 @@ def test_a_measurement_is_as_likely_in_a_large_row_as_in_a_small_one(tmp_path, m
     dataset = open_dataset(str(write_dataset(tmp_path / "rows", [*small, large], "compact")))
     monkeypatch.setattr(inspect_sample, "MAX_ROWS", 100)
     monkeypatch.setattr(inspect_sample, "MAX_MEASUREMENTS", 5000)
-    sample = draw(dataset, "train", Index.of(dataset.index("train")))
+    sample = draw(dataset.rows("train"))
     assert len(sample.lines) == 51  # the large one, and a point for each 240 of the others
     share = sample.weight[sample.rtt > 70].sum() / sample.weight.sum()
     assert share == pytest.approx(0.5, abs=0.01)
@@ -259,8 +263,7 @@ def test_no_test_set(tmp_path: Path, capsys, wide) -> None:
     write_dataset(tmp_path / "rows", many_probes(3, 0), "arrow")
     text = said(capsys, str(tmp_path / "rows"))
     assert "! There is no test set" in text and "Train against test" not in text
-    dataset = open_dataset(str(tmp_path / "rows"))
-    assert compare_splits({s: Index.of(dataset.index(s)) for s in ("train", "test")}, {}) == []
+    assert gather(open_dataset(str(tmp_path / "rows"))).comparisons == []
 
 
 def test_anonymized_addresses_are_reported(alike: Path, tmp_path: Path, monkeypatch) -> None:
@@ -355,9 +358,10 @@ def state(probes: dict[int, tuple[int, int]]) -> Side:
     ids = np.array(sorted(probes), np.int64)
     values = np.array([probes[each] for each in ids.tolist()], np.int64).reshape(-1, 2)
     counts = Counts(1, 0, int(values[:, 1].sum()), {})
-    columns = ProbeCounts(ids, values[:, 0].astype(np.int8), values[:, 1])
+    splits = np.array(["train", "test"])[values[:, 0]]
+    table = pa.table({"src_id": ids, "split": splits, "n_measurements": values[:, 1]})
     return Side(
-        *("rows", len(ids), len(ids), counts.measurements, None), counts=counts, probes=columns
+        *("rows", len(ids), len(ids), counts.measurements, None), counts=counts, probes=table
     )
 
 

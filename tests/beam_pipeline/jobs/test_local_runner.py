@@ -17,7 +17,7 @@ from apache_beam.runners.worker import bundle_processor
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import local_runner
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
-from beam_pipeline.jobs.running import new_pipeline
+from beam_pipeline.jobs.frame import new_pipeline
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
 from tests.support.waiting import HANG_S, wait_until

@@ -10,9 +10,9 @@ from apache_beam.runners.portability.fn_api_runner import worker_handlers
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs import beam_options as runners
-from beam_pipeline.jobs import running
+from beam_pipeline.jobs import program
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, check_job_server, use_cores
-from beam_pipeline.jobs.running import new_pipeline
+from beam_pipeline.jobs.frame import new_pipeline
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.launch import inline_bytes
@@ -153,7 +153,7 @@ def test_unreachable_job_server(tmp_path: Path) -> None:
 
 def test_job_server_that_cannot_be_downloaded() -> None:
     error = RuntimeError("Unable to fetch remote job server jar at https://…: HTTP Error 404")
-    assert "start one and give --job_endpoint" in running.unexpected(error)
+    assert "start one and give --job_endpoint" in program.unexpected(error)
 
 
 def test_more_shards_than_rows() -> None:

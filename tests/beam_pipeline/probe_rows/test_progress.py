@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.jobs import progress
-from beam_pipeline.jobs.progress import watched
+from beam_pipeline.jobs import monitoring
+from beam_pipeline.jobs.monitoring import watched
 from beam_pipeline.probe_rows.progress import look
 from beam_pipeline.sources.inputs import MeasurementUnit, Piece
 from beam_pipeline.storage.matching import FileVersion
@@ -62,7 +62,7 @@ def test_json_is_measured_in_bytes(tmp_path: Path) -> None:
 
 
 def test_without_a_terminal_plain_lines_come(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.05)
+    monkeypatch.setattr(monitoring, "_LINE_SECONDS", 0.05)
     touch(tmp_path, "chunks/unit-000001-a")
     stream = io.StringIO()
     with watched(partial(look, str(tmp_path), UNITS), stream):
@@ -74,9 +74,9 @@ def test_without_a_terminal_plain_lines_come(tmp_path: Path, monkeypatch) -> Non
 
 def test_rate_and_time_left(monkeypatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    clock = progress.Clock()
-    seen = progress.Snapshot("reading", 2_000_000, 8_000_000, "1 of 4 files", "M/s")
+    monkeypatch.setattr(monitoring.time, "monotonic", lambda: now[0])
+    clock = monitoring.Clock()
+    seen = monitoring.Snapshot("reading", 2_000_000, 8_000_000, "1 of 4 files", "M/s")
     clock.describe(seen)
     now[0] += 4
     assert clock.describe(seen).endswith(", 0.50 M/s, 0:12 left")

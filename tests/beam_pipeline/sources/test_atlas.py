@@ -3,6 +3,7 @@
 import io
 import json
 import tracemalloc
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ripe.atlas.sagan import PingResult
+from ripe.atlas.sagan import PingResult, TracerouteResult
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.sources import atlas, measurements
-from beam_pipeline.sources.options import AtlasSource
-from beam_pipeline.storage.json_array import ArrayError
-from tests.support.atlas_results import fault_reasons, good, read, read_one, rows_of
+from beam_pipeline.sources.options import AtlasSource, Hops
+from beam_pipeline.storage import lines as storage_lines
+from beam_pipeline.storage.lines import read_blocks
+from tests.support.atlas_results import GOOD, fault_reasons, good, read, read_one, rows_of
 from tests.support.properties import num_examples
 from tests.support.repository import ROOT
 
@@ -64,18 +67,18 @@ class TestAgainstSagan:
     def test_results_without_pings(self) -> None:
         """Firmware 0 and 1 give only means over the pings, of which sagan makes no packets."""
         batch = read_one(*self.lines)
-        assert [(line, reason) for line, reason, _ in batch.bad_lines] == [
+        assert [(line, reason) for line, reason, _ in batch.letters] == [
             (0, "no_results"),
             (1, "no_results"),
         ]
-        assert batch.bad_lines[0][2] == self.lines[0].decode()
+        assert batch.letters[0][2] == self.lines[0].decode()
         assert batch.num_lines == len(self.lines) == 15
 
     def test_rtt_as_text(self) -> None:
         """sagan takes the text "12.5" for a number; we take the word of no such line."""
         line = good(result=[{"rtt": "12.5"}])
         assert PingResult(line.decode()).packets[0].rtt == 12.5
-        assert read_one(line).bad_lines == [(0, "wrong_type", line.decode())]
+        assert read_one(line).letters == [(0, "wrong_type", 'result[0]: {"rtt":"12.5"}')]
 
 
 made_up_results = st.fixed_dictionaries(
@@ -109,6 +112,93 @@ def test_made_up_results_against_sagan(result: dict[str, Any], source: AtlasSour
     batch = read_one(line, source=source)
     rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.measurements)]
     assert rows == rows_of_sagan(line, source)
+
+
+def rows_of_traceroute(line: bytes, hops: Hops) -> list[tuple]:
+    """Returns the measurements of a traceroute by what sagan finds in it."""
+    result = TracerouteResult(line.decode(), on_error=TracerouteResult.ACTION_IGNORE)
+    replies = [[each for each in hop.packets if each.origin] for hop in result.hops]
+    if hops == "all":
+        found = [(each.origin, each.rtt) for hop in replies for each in hop]
+    else:
+        last = next(filter(None, reversed(replies)), [])
+        dst = result.destination_address
+        found = [(dst, each.rtt) for each in last if each.origin == dst]
+        last_hop = result.hops[-1]
+        num_packets = 1 if last_hop.is_error else len(last_hop.packets)
+        found = found or [(dst, -1.0)] * num_packets
+    time = result.created.replace(tzinfo=None)
+    return sorted((time, result.origin, dst, result.af, rtt) for dst, rtt in found)
+
+
+ROUTERS = ["192.168.1.1", "10.0.0.1", "193.0.14.1"]
+made_up_packets = (
+    st.sampled_from([{"x": "*"}, {"late": 2, "from": ROUTERS[0], "ttl": 60}])
+    | st.fixed_dictionaries(
+        {"from": st.sampled_from([*ROUTERS, GOOD["dst_addr"]]), "rtt": st.floats(0.001, 5000)},
+        optional={"err": st.sampled_from(["H", "A", 4]), "ttl": st.just(255), "itos": st.just(1)},
+    )
+)  # fmt: skip
+made_up_hops = st.lists(
+    st.fixed_dictionaries({"hop": st.integers(1, 255), "error": st.just("sendto failed")})
+    | st.fixed_dictionaries(
+        {"hop": st.integers(1, 255), "result": st.lists(made_up_packets, min_size=1, max_size=3)}
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+class TestTraceroute:
+    @pytest.mark.parametrize("hops", ["last", "all"])
+    def test_real_results_against_sagan(self, hops: Hops) -> None:
+        lines = (REAL_RESULTS.parent / "sagan_traceroutes.jsonl").read_bytes().splitlines()
+        batch = read_one(*lines, hops=hops)
+        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.measurements)]
+        rows = [
+            sorted(row for row, of in zip(rows, batch.lines, strict=True) if of == number)
+            for number in range(len(lines))
+        ]
+        assert rows == [rows_of_traceroute(line, hops) for line in lines]
+        letters = [(line, reason) for line, reason, _ in batch.letters]
+        num_failed = sum(row[-1] < 0 for found in rows for row in found)
+        if hops == "last":
+            assert (len(batch.lines), num_failed, letters) == (64, 58, [])
+        else:
+            assert (len(batch.lines), num_failed, letters) == (
+                530,
+                0,
+                [(12, "no_results"), (18, "no_results")],
+            )
+
+    @settings(max_examples=num_examples(200))
+    @given(made_up_hops, st.sampled_from(["last", "all"]))
+    def test_made_up_results_against_sagan(self, result: list[dict], hops: Hops) -> None:
+        line = good(type="traceroute", result=result)
+        batch = read_one(line, hops=hops)
+        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.measurements)]
+        assert sorted(rows) == rows_of_traceroute(line, hops)
+        letters = [] if rows else [(0, "no_results", line.decode())]
+        assert batch.letters == letters
+
+    def test_unusable_entries(self) -> None:
+        """Each is lost alone, and named."""
+        reply = {"from": GOOD["dst_addr"], "rtt": 12.5}
+        packets = [reply, 5, {**reply, "rtt": "1"}, {**reply, "from": 7}, {"x": 1}]
+        line = good(type="traceroute", result=[7, {"hop": 2}, {"hop": 3, "result": packets}])
+        assert [text for _, _, text in read_one(line).letters] == [
+            "result[2].result[1]: 5",
+            'result[2].result[2]: {"from":"193.0.14.129","rtt":"1"}',
+            'result[2].result[3]: {"from":7,"rtt":12.5}',
+            'result[2].result[4]: {"x":1}',
+        ]
+        batch = read_one(line, hops="all")
+        assert [text for _, _, text in batch.letters][4:] == [
+            'result[1]: {"hop":2}',
+            "result[0]: 7",
+        ]
+        assert {reason for _, reason, _ in batch.letters} == {"wrong_type"}
+        assert batch.measurements.column("rtt").to_pylist() == [12.5]
 
 
 class TestFields:
@@ -177,7 +267,7 @@ class TestFields:
         assert len(block) == 3
         assert set(faults.reasons) == {reason}
         assert set(batch.lines[faults.rows]) == {1}
-        assert not batch.bad_lines
+        assert not batch.letters
 
 
 # --- lines and batches ----------------------------------------------------------------------------
@@ -195,7 +285,7 @@ class TestBadLines:
             (good() + good(), "json_invalid"),
             (b"17", "json_not_an_object"),
             (b'["a"]', "json_not_an_object"),
-            (good(type="traceroute"), "not_a_ping"),
+            (good(type="dns"), "not_a_ping"),
             (b"{}", "no_results"),
             (good(result=None), "no_results"),
             (good(result=[]), "no_results"),
@@ -208,7 +298,7 @@ class TestBadLines:
     def test_reason(self, line: bytes, reason: str) -> None:
         batch = read_one(good(), line, good())
         expected = line[:MAX_VALUE_CHARS].decode("utf-8", "replace")
-        assert batch.bad_lines == [(1, reason, expected)]
+        assert batch.letters == [(1, reason, expected)]
         assert batch.lines.tolist() == [0] * 3 + [2] * 3
         assert batch.num_lines == 3
 
@@ -221,26 +311,46 @@ class TestBadLines:
             {"af": 4.0},
             {"af": ..., "pf": "inet"},
             {"result": "traceroute to 2001:db8::1"},
-            {"result": [{"rtt": 1.0}, 5]},
-            {"result": [{"rtt": 1.0}, {"rtt": [1.0]}]},
-            {"result": [{"rtt": True}]},
-            {"result": [{"x": None, "rtt": 1.0}]},
-            {"result": [{"error": False, "rtt": 1.0}]},
         ],
     )
     def test_wrong_type(self, changes: dict[str, Any]) -> None:
         line = good(**changes)
         batch = read_one(good(), line)
-        assert batch.bad_lines == [(1, "wrong_type", line.decode())]
+        assert batch.letters == [(1, "wrong_type", line.decode())]
         assert batch.lines.tolist() == [0] * 3
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            5,
+            {"rtt": [1.0]},
+            {"rtt": True},
+            {"x": None, "rtt": 1.0},
+            {"error": False, "rtt": 1.0},
+            json.loads("[" * 1000 + "]" * 1000),
+        ],
+    )
+    def test_unusable_ping(self, entry: Any) -> None:
+        """Only that ping is lost."""
+        line = json.dumps({**GOOD, "result": [{"rtt": 1.0}, entry, {"x": "*"}]}).encode()
+        batch = read_one(good(), line, good(result=[entry] if type(entry) is not list else [7]))
+        assert [(line, reason) for line, reason, _ in batch.letters] == [
+            (1, "wrong_type"),
+            (2, "wrong_type"),
+        ]
+        text = "deeply nested" if type(entry) is list else orjson.dumps(entry).decode()
+        assert batch.letters[0][2] == f"result[1]: {text}"
+        assert batch.lines.tolist() == [0] * 3 + [1] * 2
+        assert batch.measurements.column("rtt").to_pylist()[3:] == [1.0, -1.0]
 
     def test_the_bound_on_lines(self) -> None:
         """A line of just the greatest length is taken, in the middle of a file and at its end."""
         length = atlas.MAX_LINE_BYTES
         fits, over = (good(note="x" * (n - len(good(note="")))) for n in (length, length + 1))
         assert (len(fits), len(over)) == (length, length + 1)
+        over = over[:-2] + over[-1:] + b" "  # would be a result if it were cut
         batch = read_one(fits, over, fits, over)
-        assert [(line, reason) for line, reason, _ in batch.bad_lines] == [
+        assert [(line, reason) for line, reason, _ in batch.letters] == [
             (1, "line_too_long"),
             (3, "line_too_long"),
         ]
@@ -256,23 +366,24 @@ class TestBadLines:
 
         tracemalloc.start()
         try:
-            (batch,) = atlas.read_json(Endless(), "from")  # type: ignore[arg-type]
+            (batch,) = atlas.read_json(read_blocks(Endless()), "from")  # type: ignore[arg-type]
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
         assert peak_bytes < 8 * atlas.MAX_LINE_BYTES
-        assert batch.bad_lines == [(0, "line_too_long", "x" * MAX_VALUE_CHARS)]
+        assert batch.letters == [(0, "line_too_long", "x" * MAX_VALUE_CHARS)]
 
     @pytest.mark.parametrize("form", ["[%s,%s]", "\r\n\t[\n%s,\n%s\n]\n", "\ufeff[%s,%s]"])
     def test_json_array(self, form: str) -> None:
         array = form % (good().decode(), good(timestamp=1).decode())
-        (batch,) = atlas.read_json(io.BytesIO(array.encode()), "from")
+        (batch,) = atlas.read_json(read_blocks(io.BytesIO(array.encode())), "from")
         lines = read_one(good(), good(timestamp=1))
         assert rows_of(batch.measurements) == rows_of(lines.measurements)
         assert batch.lines.tolist() == [0] * 3 + [1] * 3 and batch.num_lines == 2
 
     def test_truncated_json_array(self) -> None:
-        batches = atlas.read_json(io.BytesIO(b"[" + good() + b"," + good()[:9]), "from")
+        stream = io.BytesIO(b"[" + good() + b"," + good()[:9])
+        batches = atlas.read_json(read_blocks(stream), "from")
         assert len(next(batches).lines) == 3
         with pytest.raises(ArrayError, match="does not end"):
             next(batches)
@@ -282,17 +393,18 @@ class TestBatches:
     lines = (good(), b"", b"{", good(timestamp=1), b" \t\r", good(result=[{"x": "*"}]), b"")
 
     @pytest.mark.parametrize("batch_rows", range(1, 10))
-    def test_batch_rows(self, batch_rows: int) -> None:
+    def test_batch_rows(self, batch_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """A result that reaches over the bound stays whole; a bad line counts as one row."""
         whole = read_one(*self.lines)
+        monkeypatch.setattr(storage_lines, "BLOCK_BYTES", 1)
         batches = read(*self.lines, batch_rows=batch_rows)
         rows = [row for batch in batches for row in rows_of(batch.measurements)]
         assert rows == rows_of(whole.measurements)
         assert np.concatenate([batch.lines for batch in batches]).tolist() == whole.lines.tolist()
-        assert [bad for batch in batches for bad in batch.bad_lines] == whole.bad_lines
+        assert [bad for batch in batches for bad in batch.letters] == whole.letters
         assert sum(batch.num_lines for batch in batches) == whole.num_lines
         assert len({batch.measurements.schema for batch in batches}) == 1
-        sizes = [len(batch.lines) + len(batch.bad_lines) for batch in batches]
+        sizes = [len(batch.lines) + len(batch.letters) for batch in batches]
         assert all(size >= batch_rows for size in sizes[:-1])
         assert all(size < batch_rows + 3 for size in sizes)
 
@@ -307,7 +419,8 @@ class TestBatches:
                 part, self.rest = self.rest[: min(7, size)], self.rest[min(7, size) :]
                 return part
 
-        (batch,) = atlas.read_json(Slow(b"\n".join(self.lines)), "from")  # type: ignore[arg-type]
+        blocks = read_blocks(Slow(b"\n".join(self.lines)))  # type: ignore[arg-type]
+        (batch,) = atlas.read_json(blocks, "from")
         assert rows_of(batch.measurements) == rows_of(read_one(*self.lines).measurements)
 
 
@@ -327,23 +440,33 @@ entries = (
     )
     | json_values
 )
-results = st.fixed_dictionaries(
-    {},
-    optional={
-        "type": st.just("ping") | json_values,
-        "af": st.sampled_from([4, 6]) | json_values,
-        "pf": json_values,
-        "timestamp": st.integers(-5, 2**33) | json_values,
-        "from": st.sampled_from(["1.2.3.4", "::1"]) | json_values,
-        "src_addr": json_values,
-        "dst_addr": st.sampled_from(["1.2.3.4", "::1", "::ffff:1.2.3.4"]) | json_values,
-        "addr": json_values,
-        "dnserr": json_values,
-        "result": st.lists(entries, max_size=4) | json_values,
-    },
-)
+some_fields = {
+    "type": st.sampled_from(["ping", "traceroute"]) | json_values,
+    "af": st.sampled_from([4, 6]) | json_values,
+    "pf": json_values,
+    "timestamp": st.integers(-5, 2**33) | json_values,
+    "from": st.sampled_from(["1.2.3.4", "::1"]) | json_values,
+    "src_addr": json_values,
+    "dst_addr": st.sampled_from(["1.2.3.4", "::1", "::ffff:1.2.3.4"]) | json_values,
+    "addr": json_values,
+    "dnserr": json_values,
+    "result": st.lists(entries, max_size=4) | json_values,
+}
+results = st.fixed_dictionaries({}, optional=some_fields)
+
+
+@st.composite
+def damaged_lines(draw: st.DrawFn) -> bytes:
+    line = good(**draw(st.sampled_from([{}, {"note": "\u00e9"}, {"note": [1.5, {"a": None}]}])))
+    at = draw(st.integers(0, len(line)))
+    return line[:at] + draw(st.binary(max_size=3)).replace(b"\n", b"") + line[at:]
+
+
 fuzzed_lines = st.lists(
-    (results | json_values).map(lambda value: json.dumps(value).encode())
+    (results | json_values | results.map(lambda fields: {**GOOD, **fields})).map(
+        lambda value: json.dumps(value).encode()
+    )
+    | damaged_lines()
     | st.binary(max_size=20).map(lambda raw: raw.replace(b"\n", b"")),
     max_size=8,
 )
@@ -358,15 +481,47 @@ def test_any_line_is_accounted_for(
     lines = [good(), *lines]
     batches = read(*lines, source=source, batch_rows=batch_rows)
     found = np.concatenate([batch.lines for batch in batches])
-    bad = {line: reason for batch in batches for line, reason, _ in batch.bad_lines}
-    assert set(bad.values()) <= set(atlas.LINE_REASONS)
+    letters = [letter for batch in batches for letter in batch.letters]
+    assert {reason for _, reason, _ in letters} <= set(atlas.LINE_REASONS)
+    bad, bad_pings = set(), Counter()
+    for number, _, text in letters:
+        if text.startswith("result["):
+            bad_pings[number] += 1
+        else:
+            bad.add(number)
     for number, line in enumerate(lines):
-        num_found = np.count_nonzero(found == number)
+        num_found = np.count_nonzero(found == number) + bad_pings[number]
         if number in bad or not line.strip():
             assert num_found == 0
+        elif (result := orjson.loads(line)).get("type") == "traceroute":
+            assert num_found > 0
         else:
-            assert num_found == len(orjson.loads(line)["result"])
+            assert num_found == len(result["result"])
     for batch in batches:
         block, faults = measurements.check(batch.measurements)
         assert len(block) + len(faults.rows) == len(batch.lines)
         measurements.as_text(batch.measurements, faults.rows)
+
+
+class NothingIsPlain:
+    def decode(self, text: str) -> None:
+        raise ValueError
+
+
+@settings(max_examples=num_examples(400))
+@given(fuzzed_lines, st.sampled_from(["from", "src_addr"]))
+def test_plain_results_break_no_rule(lines: list[bytes], source: AtlasSource) -> None:
+    """The rules in Python give the same for the lines that do not need them."""
+    batch = read_one(good(), *lines, source=source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atlas, "_plain_decoder", lambda source: NothingIsPlain())
+        by_rules = read_one(good(), *lines, source=source)
+    assert batch.measurements.equals(by_rules.measurements)
+    assert batch.lines.tolist() == by_rules.lines.tolist()
+    assert batch.letters == by_rules.letters
+
+
+def test_a_number_that_is_not_read_may_exceed_floats() -> None:
+    line = good(note=1)[:-1] + b"e999}"
+    assert line.endswith(b'"note":1e999}')
+    assert len(read_one(line).lines) == 3

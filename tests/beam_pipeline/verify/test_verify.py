@@ -7,6 +7,7 @@ writer would have; it returns where the fault is, and only the check aimed at ma
 import hashlib
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,47 +186,47 @@ def test_faults_between_records(
     assert where in found[BETWEEN[damage]]
 
 
+OPTIONS = DatasetOptions("compact", 8, 0.9, 0, 1000, 0, "")
+
+
 def rows_of_one_probe(*facts: dict[str, int], ends: list | None = None) -> AllRows:
     table = np.zeros(len(facts), FACTS)
     for at, fact in enumerate(facts):
         for name, value in {"position": at, "num_bytes": 8 << 20, "ends": -1, **fact}.items():
             table[at][name] = value
-    return AllRows(table, np.array(ends or [], ENDS), {(0, 0): "shard", (1, 0): "other"})
-
-
-OPTIONS = DatasetOptions("compact", 8, 0.9, 0, 1000, 0, "")
+    return AllRows(table, np.array(ends or [], ENDS), {(0, 0): "shard", (1, 0): "other"}, OPTIONS)
 
 
 def test_two_probes_of_one_src_id() -> None:
     rows = rows_of_one_probe({"src_addr_crc32": 1}, {"src_addr_crc32": 2, "row_index": 1})
-    assert [fault[:2] for fault in collisions(rows, OPTIONS)] == [("shard", 1)]
+    assert [fault[:2] for fault in collisions(rows)] == [("shard", 1)]
 
 
 def test_a_probe_in_two_splits() -> None:
     rows = rows_of_one_probe({"split": 0}, {"split": 1, "row_index": 1})
-    assert [fault.record for fault in one_split(rows, OPTIONS)] == [1]
+    assert [fault.record for fault in one_split(rows)] == [1]
 
 
 def test_compact_rows_limited_by_span() -> None:
     later = {"row_index": 1, "first_timestamp": 2**32 * 1_000_000, "last_timestamp": 2**62}
     early = {"num_bytes": 5000}
-    assert list(underfull(rows_of_one_probe(early, later), OPTIONS)) == []
+    assert list(underfull(rows_of_one_probe(early, later))) == []
     later["first_timestamp"] -= 1
-    assert [f.record for f in underfull(rows_of_one_probe(early, later), OPTIONS)] == [0]
+    assert [f.record for f in underfull(rows_of_one_probe(early, later))] == [0]
 
 
 def test_gaps_at_unreadable_records() -> None:
     rows = rows_of_one_probe({"row_index": 1}, {"row_index": 3})
     assert [fault.record for fault in row_indices(rows)] == [0, 1]
-    assert list(row_indices(rows, is_complete=False)) == []
+    assert list(row_indices(replace(rows, is_complete=False))) == []
 
 
 def test_ties_between_rows_are_ordered_by_all_columns() -> None:
     ends = [((0, 0, 0.0), (1, 5, 2.0)), ((1, 5, 1.0), (9, 9, 9.0))]
     facts = {"ends": 0}, {"ends": 1, "row_index": 1}
-    assert [f.record for f in row_order(rows_of_one_probe(*facts, ends=ends), OPTIONS)] == [1]
+    assert [f.record for f in row_order(rows_of_one_probe(*facts, ends=ends))] == [1]
     ends[1] = ((1, 5, 2.0), (9, 9, 9.0))
-    assert list(row_order(rows_of_one_probe(*facts, ends=ends), OPTIONS)) == []
+    assert list(row_order(rows_of_one_probe(*facts, ends=ends))) == []
 
 
 # --- the command --------------------------------------------------------------------------------

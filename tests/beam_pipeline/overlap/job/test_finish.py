@@ -19,7 +19,9 @@ from beam_pipeline.overlap.evaluation import match_evaluation
 from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
 from beam_pipeline.overlap.job.launch import output_files
-from beam_pipeline.overlap.job.preparing import Job, Prepared, read_evaluation_sets
+from beam_pipeline.overlap.job.manifest import RunSummary
+from beam_pipeline.overlap.job.pipeline import evaluation_options
+from beam_pipeline.overlap.job.preparing import Prepared, read_evaluation_sets
 from beam_pipeline.overlap.results.counts import UnitSize
 from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
@@ -29,7 +31,7 @@ from beam_pipeline.overlap.results.output_files import (
     json_line,
     make_table,
 )
-from beam_pipeline.overlap.results.outputs import group_of
+from beam_pipeline.overlap.results.outputs import OutputOptions, group_of
 from beam_pipeline.storage import gcs as gcs_storage
 from beam_pipeline.storage.matching import FileVersion
 from tests.support.engines import Gcs
@@ -42,8 +44,8 @@ _FILES = ("details.gz", "instances.gz", "matches.arrow", "hits")
 class ExpandedRun(NamedTuple):
     """What workers have written of work units that all have one match."""
 
-    job: Job
     run: JobRun
+    summary: RunSummary
     prepared: Prepared
     units: list[ExpandedUnit]
 
@@ -56,15 +58,15 @@ class ExpandedRun(NamedTuple):
         """Does the step `Join training files` of each group."""
         groups: dict[int, list[ExpandedUnit]] = defaultdict(list)
         for unit in self.units:
-            groups[group_of(unit.scanned.order[0], self.job.num_train_files)].append(unit)
-        return [gathering.join_group(keyed, self.job) for keyed in groups.items()]
+            groups[group_of(unit.scanned.order[0], self.summary.num_train_files)].append(unit)
+        return [gathering.join_group(keyed, self.run) for keyed in groups.items()]
 
     def finish(self, groups: list[Any]) -> None:
         """Does the step `Finish`."""
         sides = self.prepared, {"dead_letters": {}}, self.sizes, self.units, groups, []
-        write, tidy = (
-            partial(step, self.job) for step in (gathering.write_results, gathering.tidy_up)
-        )
+        options = OutputOptions((2,))
+        write = partial(gathering.write_results, self.run, self.summary, options)
+        tidy = partial(gathering.tidy_up, self.run)
         frame.commit(b"", self.run, frame.Commit("Finish", write, tidy=tidy), *sides)
 
 
@@ -76,18 +78,20 @@ def a_run(gcs: Gcs, folder: Path, num_units: int, num_files: int) -> Iterator[Ex
         input_path=output, decontaminate_source=sources, output_path=output, ngram=NGramConfig(2)
     )
     with taken(output) as run:
-        job = Job(config, run, 1, num_files)
-        prepared = read_evaluation_sets(match_evaluation(sources), job)
+        summary = RunSummary.at_launch(config, 1, num_files)
+        given = match_evaluation(sources), run, evaluation_options(config), summary
+        prepared = read_evaluation_sets(*given)
         with ThreadPoolExecutor(gcs_storage.REQUESTS_AT_A_TIME) as pool:
-            units = list(pool.map(partial(_unit, job, num_units), range(num_units)))
-        yield ExpandedRun(job, run, prepared, units)
+            of_files = partial(_unit, run, num_files, num_units)
+            units = list(pool.map(of_files, range(num_units)))
+        yield ExpandedRun(run, summary, prepared, units)
 
 
-def _unit(job: Job, num_units: int, at: int) -> ExpandedUnit:
-    number = at * job.num_train_files // num_units
+def _unit(run: JobRun, num_files: int, num_units: int, at: int) -> ExpandedUnit:
+    number = at * num_files // num_units
     unit = WorkUnit(InputFile(FileVersion(f"/train/{number}", 0, 0), "jsonl", number=number), at)
     scanned = ScannedUnit(unit, (), ScanSummary(1, 1, 0, 7, 1, {}))
-    prefix, row = job.temp_path("units", scanned.name), {"unit": at}
+    prefix, row = run.below(f"units/{scanned.name}"), {"unit": at}
     member, table = io.BytesIO(), io.BytesIO()
     with GzipMember(member) as stream:
         stream.write(json_line(row))
@@ -131,7 +135,7 @@ def test_a_tenth_of_a_terabyte_waits_for_few_requests(
     """2,400 requests, one after another, are two minutes at 50 ms: 1,600 units may take a tenth."""
     with a_run(gcs, tmp_path, 1600, num_files) as expanded:
         with counted(gcs, monkeypatch, 0.05) as joining:
-            gathering.join_group((0, expanded.units[:200]), expanded.job)
+            gathering.join_group((0, expanded.units[:200]), expanded.run)
         groups = expanded.join_groups()
         with counted(gcs, monkeypatch, 0.05) as finishing:
             expanded.finish(groups)

@@ -8,7 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
+from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import InputFile, WorkUnit
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.job import scanning
 from beam_pipeline.overlap.job.scanning import (
     Heartbeat,
@@ -72,8 +74,8 @@ def test_a_group_is_scanned_with_one_index_shard_after_the_other(
         num_index_shards=3, match_path=lambda unit, shard: f"{unit.number}-{shard}"
     )
     units = [scanned(number, 1, 0, 3).unit for number in (2, 0, 1)]
-    job: Any = None
-    found = list(Scan(job).process(("0", units), prepared, []))
+    scan_units = Scan(JobRun("temp"), Fields(), "default").process
+    found = list(scan_units(("0", units), prepared, []))
     assert calls == [(shard, number) for shard in range(3) for number in range(3)]
     assert [unit.summary.num_matches for _, unit in found] == [6, 6, 6]
     assert found[0][1].paths == ("0-0", "0-1", "0-2")

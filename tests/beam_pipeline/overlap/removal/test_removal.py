@@ -7,6 +7,7 @@ import re
 import sys
 import zlib
 from collections import Counter
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_pipeline.documents.fields import Fields
 from beam_pipeline.overlap.__main__ import main as search
 from beam_pipeline.overlap.attributes import main as write_attributes
 from beam_pipeline.overlap.ngrams.token_kernels import Tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, piece_id, reach_into
-from beam_pipeline.overlap.removal.rewriting import compressed
+from beam_pipeline.overlap.removal.rewriting import compressed, rewrite_json
+from beam_pipeline.overlap.removal.training_files import Documents
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.report.__main__ import main as report
 from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS, TRAIN_FILES
@@ -32,6 +35,7 @@ from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import merged, ngrams
 from tests.support.overlap_jobs import write_lines
 from tests.support.peak_memory import peak_memory
+from tests.support.properties import num_examples
 from tests.support.removal_corpus import (
     AROUND,
     ELEMENTS,
@@ -173,6 +177,69 @@ def test_compression_is_kept_contrary_to_the_name(tmp_path: Path) -> None:
         for path in (written, tmp_path / "attributes/overlap" / name):
             with path.open("rb") as stream:
                 assert compression_of(stream) == compression
+
+
+class Planned:
+    """Stands in for `Changes`: the texts that replace those of some rows."""
+
+    is_split, num_unnamed = False, 0
+
+    def __init__(self, texts: dict[int, list[str]]):
+        self._texts = texts
+
+    def within(self, first_row: int, stop_row: int) -> Documents:
+        rows = [row for row in sorted(self._texts) if first_row <= row < stop_row]
+        return Documents(np.array(rows, np.int64), np.zeros(0), pa.array([]), pa.array([]))
+
+    def texts(self, documents: Documents, index: int, text: str) -> list[str]:
+        assert text == "old"
+        return self._texts[int(documents.rows[index])]
+
+
+@given(
+    st.lists(st.sampled_from([b"", b" ", b'{"text": "old"}', b' {"x":"],","text" : "old" }\r'])),
+    st.dictionaries(
+        st.integers(0, 9), st.lists(st.sampled_from(["", "new", "\u00e9"]), max_size=2)
+    ),
+    st.integers(1, 40),
+    st.booleans(),
+    st.sampled_from([b"", b" ", b"\n"]),
+)
+@settings(max_examples=num_examples(200))
+def test_all_but_changed_texts_is_copied(
+    records: list[bytes],
+    texts: dict[int, list[str]],
+    block_bytes: int,
+    is_array: bool,
+    space: bytes,
+) -> None:
+    """Lines may be blank; the blocks of a file are cut anywhere."""
+    elements = [record for record in records if record.strip()]
+    texts = {row: new for row, new in texts.items() if row < len(elements)}
+
+    def changed(record: bytes, row: int) -> list[bytes]:
+        return [record.replace(b"old", json.dumps(text)[1:-1].encode()) for text in texts[row]]
+
+    if is_array:
+        parts = [changed(e, row) if row in texts else [e] for row, e in enumerate(elements)]
+        data = space + b"[" + b",".join(elements) + (space if not elements else b"") + b"]" + space
+        kept = b",".join(chain.from_iterable(parts)) + (space if not elements else b"")
+        expected = space + b"[" + kept + b"]" + space
+    else:
+        data, expected, row = b"\n".join(records) + space, b"", 0
+        for line in re.findall(rb"[^\n]*\n|[^\n]+", data):
+            if line.strip():
+                ending = line[len(line.removesuffix(b"\n")) :]
+                new = changed(line.removesuffix(b"\n"), row) if row in texts else None
+                line = line if new is None else b"\n".join(new) + ending * bool(new)
+                row += 1
+            expected += line
+    cuts = [0, *range(2, len(data), block_bytes), len(data)]  # the first block has the bracket
+    blocks = [data[start:end] for start, end in pairwise(cuts)]
+    written: list[bytes] = []
+    planned: Any = Planned(texts)
+    assert rewrite_json(blocks, is_array, written.append, planned, Fields()) == len(elements)
+    assert b"".join(written) == expected
 
 
 def test_gzip_bytes_do_not_depend_on_write_sizes() -> None:

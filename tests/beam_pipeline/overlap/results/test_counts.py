@@ -23,7 +23,7 @@ from beam_pipeline.overlap.results.counts import (
     NGRAM_COUNTS,
     ROW_COUNTS,
     SHARED_COUNTS,
-    Counts,
+    BucketCounts,
     PackedCounts,
     add_counts,
     add_shared,
@@ -48,7 +48,7 @@ DEFAULT = TOKENIZERS["default"]
     rows=st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 2, st.integers(0, 2**63 - 1))),
 )
 def test_counts_survive_their_travel(ngrams: list[tuple], rows: list[tuple]) -> None:
-    before = Counts(np.array(ngrams, NGRAM_COUNTS), np.array(rows, ROW_COUNTS))
+    before = BucketCounts(np.array(ngrams, NGRAM_COUNTS), np.array(rows, ROW_COUNTS))
     for was, now in zip(before, PackedCounts.of(before).counts(), strict=True):
         assert now.dtype == was.dtype and np.array_equal(now, was)
 
@@ -77,7 +77,7 @@ def peak_bytes(add: Callable[[], object]) -> int:
 def test_memory_does_not_grow_with_the_work_units_that_share_rows() -> None:
     """As the steps that write evaluation rows, and that find boilerplate, take them: packed."""
     ngrams = ngram_counts(NGRAM_COUNTS, ("number", "token"))
-    packed = PackedCounts.of(Counts(ngrams, np.empty(0, ROW_COUNTS)))
+    packed = PackedCounts.of(BucketCounts(ngrams, np.empty(0, ROW_COUNTS)))
     shared = pack(ngram_counts(SHARED_COUNTS, ("shard", "ngram")))
     for add in (
         lambda num: add_counts(packed.counts() for _ in range(num)),
@@ -91,7 +91,9 @@ def test_a_count_and_a_key_may_be_large() -> None:
     part = np.array([(2**32 - 1, 2**31, 2**32 - 1, 2**62, 1)], NGRAM_COUNTS)
     low = np.array([(2**32 - 1, 2**31, 0, 3, 1)], NGRAM_COUNTS)
     no_rows = np.empty(0, ROW_COUNTS)
-    total = add_counts([Counts(part, no_rows), Counts(low, no_rows), Counts(low, no_rows)]).ngrams
+    total = add_counts(
+        [BucketCounts(part, no_rows), BucketCounts(low, no_rows), BucketCounts(low, no_rows)]
+    ).ngrams
     assert [row[2:] for row in total.tolist()] == [(0, 6, 2), (2**32 - 1, 2**62, 1)]
 
 

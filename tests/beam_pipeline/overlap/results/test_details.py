@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -13,7 +14,6 @@ import pytest
 
 from beam_pipeline.documents.batch import encode
 from beam_pipeline.overlap.job import gathering
-from beam_pipeline.overlap.job.preparing import Job
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import details, match_files, matches
 from beam_pipeline.overlap.results.counts import UnitSize
@@ -68,9 +68,9 @@ def test_a_template_of_all_rows_gives_the_bytes_of_the_reference(
     monkeypatch.setattr(details, "_LINE_BYTES_AT_A_TIME", 10 * at_a_time)
     sizes, check_room = [], gathering.check_room
 
-    def kept(found: Sequence[UnitSize], job: Job) -> None:
+    def kept(found: Sequence[UnitSize], *given: Any) -> None:
         sizes.extend(found)
-        check_room(found, job)
+        check_room(found, *given)
 
     monkeypatch.setattr(gathering, "check_room", kept)
     corpus, output = write_rows(tmp_path, ROWS, DOCUMENTS), tmp_path / "out"

@@ -1,0 +1,214 @@
+"""Splits JSON files into records: lines, or the elements of one array, without parsing them.
+
+  blocks of bytes, cut anywhere → split_records → Records: buffers of whole records
+
+Lines end at b"\\n"; elements are found by brackets and quotes. The buffers hold every byte of the
+file, so that a copy can keep what it does not change. Memory is bounded: a longer record is cut.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_pipeline.kernels import kernel
+
+PADDING = bytes(64)  # after the records, for kernels that read beyond them
+_WHITESPACE = b" \t\r\n"
+_QUOTE, _BACKSLASH, _COMMA, _SPACE = (np.uint8(ord(char)) for char in '"\\, ')
+_OPEN_LIST, _CLOSE_LIST, _OPEN_OBJECT, _CLOSE_OBJECT = (np.uint8(ord(char)) for char in "[]{}")
+_TAB, _LINE_FEED, _RETURN = (np.uint8(ord(char)) for char in "\t\n\r")
+_NONE = np.empty(0, np.int64)
+# The state of `_find_ends` between two blocks.
+_DEPTH, _IN_STRING, _ESCAPED = range(3)
+
+
+class Records(NamedTuple):
+    """Consecutive bytes of a file, with the records in them: record i is data[starts[i]:stops[i]].
+
+    Before and after the records are separators, blank lines, brackets of an array, and what was cut
+    from records. PADDING follows.
+    """
+
+    data: bytes
+    starts: np.ndarray  # int64 [k]
+    stops: np.ndarray  # int64 [k]
+    num_blank: int = 0  # lines of only whitespace
+
+    @property
+    def count(self) -> int:
+        return len(self.starts)
+
+    @property
+    def max_bytes(self) -> int:
+        return int(np.max(self.stops - self.starts, initial=0))
+
+    @property
+    def content(self) -> memoryview:
+        """The bytes of the file."""
+        return memoryview(self.data)[: -len(PADDING)]
+
+    def at(self, number: int) -> bytes:
+        return self.data[self.starts[number] : self.stops[number]]
+
+    def each(self) -> list[bytes]:
+        bounds = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        return [self.data[start:stop] for start, stop in bounds]
+
+
+def split_records(
+    blocks: Iterable[bytes], may_be_array: bool, max_record_bytes: int
+) -> Iterator[Records]:
+    """Yields all bytes of a file in order, with the records that end in each block.
+
+    With `may_be_array`, a file that begins with `[` is an array; otherwise it has lines, of which
+    blank ones are not records. A longer record is cut after `max_record_bytes` + 1 bytes. Raises
+    ArrayError if the array does not end, or something follows it.
+    """
+    blocks = iter(blocks)
+    first_block = next(blocks, b"")
+    is_array = may_be_array and begins_array(first_block)
+    form = _Array() if is_array else _Lines()
+    lead = first_block.index(b"[") + 1 if is_array else 0  # before the first record
+    held: list[bytes] = []  # since the last end
+    is_cut = False  # their record has been yielded
+    for block in chain([first_block], blocks):
+        ends = form.ends(block)
+        if is_cut and len(ends):
+            stop = int(ends[0]) + 1
+            yield _records([block[:stop]])
+            block, ends, is_cut = block[stop:], ends[1:] - stop, False
+        if len(ends):
+            stop, stops = int(ends[-1]) + 1, ends + sum(map(len, held))
+            starts = np.append(lead, stops[:-1] + 1)
+            stops = np.minimum(stops, starts + max_record_bytes + 1)
+            yield form.without_blank(_records([*held, block[:stop]], starts, stops))
+            block, held, lead = block[stop:], [], 0
+        held.append(block)
+        size = sum(map(len, held)) - lead
+        if size and (is_cut or form.has_ended):
+            yield _records(held)
+            held = []
+        elif size > max_record_bytes:
+            starts, stops = np.array([[lead], [lead + max_record_bytes + 1]])
+            yield form.without_blank(_records(held, starts, stops))
+            held, lead, is_cut = [], 0, True
+    form.check_end()
+    if any(held):
+        starts, stops = np.array([[0], [sum(map(len, held))]])
+        yield form.without_blank(_records(held, starts, stops))
+
+
+def _records(
+    parts: Sequence[bytes], starts: np.ndarray = _NONE, stops: np.ndarray = _NONE
+) -> Records:
+    return Records(b"".join((*parts, PADDING)), starts, stops)
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+class _Lines:
+    """Finds lines, and leaves out blank ones."""
+
+    has_ended = False
+
+    def ends(self, block: bytes) -> np.ndarray:
+        """Returns the positions of line feeds, int64."""
+        return np.flatnonzero(np.frombuffer(block, np.uint8) == _LINE_FEED)
+
+    def without_blank(self, records: Records) -> Records:
+        """Returns the records that are not blank."""
+        data, starts, stops, _ = records
+        first = np.frombuffer(data, np.uint8)[starts]
+        is_record = (first > _SPACE) | (first < _TAB) | (first > _RETURN) & (first < _SPACE)
+        for at in np.flatnonzero(~is_record).tolist():  # begins with whitespace
+            is_record[at] = not data[starts[at] : stops[at]].isspace() and starts[at] < stops[at]
+        num_blank = len(starts) - int(np.count_nonzero(is_record))
+        return Records(data, starts[is_record], stops[is_record], num_blank)
+
+    def check_end(self) -> None:
+        """Accepts any end."""
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+class ArrayError(Exception):
+    """A JSON array is truncated or followed by other content."""
+
+
+def begins_array(block: bytes) -> bool:
+    """Returns whether a file, given its beginning without byte order mark, is a JSON array."""
+    return block.lstrip(_WHITESPACE).startswith(b"[")
+
+
+def split_array(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
+    """Yields the elements of an array with surrounding whitespace, as `split_records`."""
+    return (records.each() for records in split_records(blocks, True, max_record_bytes))
+
+
+class _Array:
+    """Finds elements, with surrounding whitespace."""
+
+    def __init__(self) -> None:
+        self.has_ended = self._has_elements = False
+        self._state = np.zeros(3, np.int64)
+
+    def ends(self, block: bytes) -> np.ndarray:
+        """Returns the positions of commas between elements and of the last bracket, int64."""
+        if self.has_ended:
+            ends, rest = _NONE, block
+        else:
+            ends = _find_ends(np.frombuffer(block, np.uint8), self._state).astype(np.int64)
+            self.has_ended = self._state[_DEPTH] == 0
+            rest = block[ends[-1] + 1 :] if self.has_ended else b""
+        if rest.strip(_WHITESPACE):
+            raise ArrayError("other content follows the end of the JSON array")
+        return ends
+
+    def without_blank(self, records: Records) -> Records:
+        """Returns all records, but none for an empty array."""
+        may_be_empty = self.has_ended and not self._has_elements and records.count == 1
+        self._has_elements = True
+        if may_be_empty and not records.at(0).strip(_WHITESPACE):
+            return records._replace(starts=_NONE, stops=_NONE)
+        return records
+
+    def check_end(self) -> None:
+        """Raises ArrayError if the array has not ended."""
+        if not self.has_ended:
+            raise ArrayError("the JSON array does not end: the file is truncated")
+
+
+@kernel
+def _find_ends(block, state):
+    """Returns the ends of elements: commas, and the end of the array."""
+    ends = np.empty(block.size, np.int32)
+    depth, in_string, escaped = state[_DEPTH], state[_IN_STRING], state[_ESCAPED]
+    count = 0
+    for at in range(block.size):
+        byte = block[at]
+        if in_string:
+            if escaped:
+                escaped = 0
+            elif byte == _BACKSLASH:
+                escaped = 1
+            elif byte == _QUOTE:
+                in_string = 0
+        elif byte == _QUOTE:
+            in_string = 1
+        elif byte in (_OPEN_LIST, _OPEN_OBJECT):
+            depth += 1
+        elif byte in (_CLOSE_LIST, _CLOSE_OBJECT):
+            depth -= 1
+            if depth == 0:
+                ends[count] = at
+                count += 1
+                break
+        elif byte == _COMMA and depth == 1:
+            ends[count] = at
+            count += 1
+    state[_DEPTH], state[_IN_STRING], state[_ESCAPED] = depth, in_string, escaped
+    return ends[:count]
