@@ -16,7 +16,7 @@ from benchmarks.results import Results, Run
 from tests.support.warm_python import TRAINING, warm_python
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"  # takes 0.4 s of CPU
-LESS_TRAINING = ("network_curriculum=128x3", "steps=6", "checkpoint_period=2")
+LESS_TRAINING = ("network_curriculum=128x2,512x2", "steps=6", "checkpoint_period=2")
 RUNS = {
     "grouping": "--sizes 3k --num_probes=50 --contenders main duckdb polars",
     "growing": "--base 20k --days 10k --num_probes=50",

@@ -37,7 +37,7 @@ esac"""
 _REPLACEMENTS = (
     (r"--num_measurements[= ]\d+", "--num_measurements=60000"),
     (r"\bsteps=\d+", "steps=6"),
-    (r"network_curriculum=\S+", "network_curriculum=128x3"),
+    (r"network_curriculum=\S+", "network_curriculum=128x2,512x2"),
     (r"(training\.evaluate .*)", r"\1 --num_contexts=8 --num_rtt=8 --num_train_contexts=8"),
     (r"projects/P/secrets/\S+", "key.hex"),
     ("rows/a|gs://data/rows", "rows"),

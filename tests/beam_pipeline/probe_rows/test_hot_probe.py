@@ -76,8 +76,8 @@ def test_a_hot_probe_on_flink(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     peaks = []
-    for millions in (3, 15):  # 190 MB of measurements more
+    for millions in (5, 15):  # 160 MB of measurements more
         generate(tmp_path / f"in{millions}", millions * 1_000_000, hot_share=0)
         folders = tmp_path / f"in{millions}", tmp_path / f"out{millions}"
         peaks.append(run_job(*folders, "--direct_num_workers=1"))
-    assert peaks[1] - peaks[0] < 80, peaks
+    assert peaks[1] - peaks[0] < 100, peaks

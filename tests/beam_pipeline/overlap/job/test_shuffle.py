@@ -122,4 +122,4 @@ def test_memory_does_not_grow_with_the_training_data(tmp_path: Path) -> None:
     assert large < small + 200 and large < 1200, (small, large)
     summary = json.loads((tmp_path / "large" / "progress" / "progress_summary.json").read_text())
     assert summary["counts"]["eval_ngrams"] > 2e6
-    assert summary["counts"]["matches"] > 100_000
+    assert summary["counts"]["matches"] > 50_000
