@@ -83,7 +83,7 @@ def split_records(
             stop, stops = int(ends[-1]) + 1, ends + sum(map(len, held))
             starts = np.append(lead, stops[:-1] + 1)
             stops = np.minimum(stops, starts + max_record_bytes + 1)
-            yield form.without_blank(_records([*held, block[:stop]], starts, stops))
+            yield form.without_blank(_records([*held, memoryview(block)[:stop]], starts, stops))
             block, held, lead = block[stop:], [], 0
         held.append(block)
         size = sum(map(len, held)) - lead
@@ -101,7 +101,7 @@ def split_records(
 
 
 def _records(
-    parts: Sequence[bytes], starts: np.ndarray = _NONE, stops: np.ndarray = _NONE
+    parts: Sequence[bytes | memoryview], starts: np.ndarray = _NONE, stops: np.ndarray = _NONE
 ) -> Records:
     return Records(b"".join((*parts, PADDING)), starts, stops)
 

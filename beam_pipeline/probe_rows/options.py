@@ -16,7 +16,7 @@ from beam_pipeline.dataset.layout import (
 from beam_pipeline.errors import ProbelineError, UsageError, printable
 from beam_pipeline.shards.writer_options import check_writer_options
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
-from beam_pipeline.sources.options import COLUMNS, INPUT_FORMATS, ReadOptions, Sample, parse_time
+from beam_pipeline.sources.options import COLUMNS, INPUT_FORMATS, ReadOptions, Sample, parse_window
 from beam_pipeline.storage.files import check_path
 
 if TYPE_CHECKING:
@@ -206,15 +206,8 @@ class Options:
 
     def sample(self) -> Sample:
         """Returns the sample of the flags; UsageError if it is empty."""
-        since_us = parse_time("since", self.since) if self.since else 0
-        until_us = parse_time("until", self.until) if self.until else None
-        if until_us is not None and until_us <= since_us:
-            raise UsageError(
-                f"--until={self.until} is not after "
-                + (f"--since={self.since}" if self.since else "1970")
-                + ": the time window is empty"
-            )
-        return Sample(self.sample_probes, self.sample_measurements, since_us, until_us)
+        window = parse_window(self.since, self.until)
+        return Sample(self.sample_probes, self.sample_measurements, *window)
 
     def read_options(self) -> ReadOptions:
         """Returns the options of reading; ProbelineError if --anonymize has no readable key."""

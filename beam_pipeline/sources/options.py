@@ -70,6 +70,19 @@ def parse_time(flag: str, text: str) -> int:
     return time_us
 
 
+def parse_window(since: str, until: str) -> tuple[int, int | None]:
+    """Returns the times of --since and --until, which may be empty; or UsageError."""
+    since_us = parse_time("since", since) if since else 0
+    until_us = parse_time("until", until) if until else None
+    if until_us is not None and until_us <= since_us:
+        raise UsageError(
+            f"--until={until} is not after "
+            + (f"--since={since}" if since else "1970")
+            + ": the time window is empty"
+        )
+    return since_us, until_us
+
+
 def time_text(time_us: int) -> str:
     """Returns a time in µs since 1970 as ISO 8601, which `parse_time` inverts."""
     return (_EPOCH + timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
