@@ -13,13 +13,14 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from beam_pipeline.storage.lines import BYTE_ORDER_MARK
+from beam_pipeline.storage.lines import BLOCK_BYTES, BYTE_ORDER_MARK
 
 _BLOCK, _END = 0x314159265359, 0x177245385090
 _HEADER = b"BZh9"  # for blocks of any size
-_MARK_BITS, _CHECKSUM_BITS = 48, 32
+_HEADER_BITS, _MARK_BITS, _CHECKSUM_BITS = 32, 48, 32
 _HEAD_BYTES = 16  # header and first mark of a stream fit
 _CHUNK_BYTES = 1 << 20
+_MAX_BLOCK_BYTES = 2 << 20  # compressed, which adds little to 900 kB
 
 
 class _Pattern(NamedTuple):
@@ -64,8 +65,8 @@ def read_lines_of_span(stream: BinaryIO, start: int, end: int) -> Iterator[bytes
         if not has_begun:
             _, newline, block = block.partition(b"\n")
             has_begun = bool(newline)
-        if block:
-            yield block
+        for at in range(0, len(block), BLOCK_BYTES):  # runs of a byte may be long
+            yield block[at : at + BLOCK_BYTES]
 
 
 def _read_blocks(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
@@ -77,6 +78,7 @@ def _read_blocks(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
     data, base = b"", start  # from the byte in which the open block begins
     block: int | None = None
     searched = complete = 8 * start
+    expected = None if start else _HEADER_BITS  # of the first mark of a stream
     while chunk := stream.read(_CHUNK_BYTES):
         data += chunk
         for bit, is_block in _find_marks(data, base, searched):
@@ -86,11 +88,16 @@ def _read_blocks(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
                 if not content:
                     continue
                 yield block, content
+            elif bit != (expected or bit):  # the mark of a block before it is damaged
+                raise OSError("Invalid data stream")
             block = bit if is_block else None
             complete = bit + _MARK_BITS + (0 if is_block else _CHECKSUM_BITS)
+            expected = -(-complete // 8) * 8 + _HEADER_BITS
         searched = max(searched, 8 * (base + len(data) - _HEAD_BYTES))
         cut = (searched if block is None else block) // 8 - base
         data, base = data[cut:], base + cut
+        if block is not None and len(data) > _MAX_BLOCK_BYTES:
+            raise OSError("Invalid data stream")
     if block is not None and (content := _decompressed(data, block - 8 * base, len(data) * 8)):
         yield block, content
     rest = data[max(0, -(-complete // 8) - base) :][: len(_HEADER) - 1]

@@ -86,6 +86,36 @@ def test_damaged_block() -> None:
     assert RANDOM.endswith(after) and after and not damage
 
 
+@pytest.mark.parametrize("stream", [0, 1])
+def test_damaged_mark_of_the_first_block(stream: int) -> None:
+    """It is not found, and what it begins is not lost silently."""
+    streams = [
+        bytearray(bz2.compress(RANDOM[at : at + 50_000])) for at in range(0, 150_000, 50_000)
+    ]
+    streams[stream][7] ^= 1
+    data = b"".join(streams)
+    with pytest.raises(OSError, match="Invalid data stream"):
+        list(read_lines_of_span(io.BytesIO(data), 0, len(data)))
+    with pytest.raises(OSError, match="Invalid data stream"):  # to the end of its last line
+        list(read_lines_of_span(io.BytesIO(data), 0, sum(map(len, streams[:stream]))))
+
+
+def test_block_without_an_end() -> None:
+    """Memory is bounded."""
+    data = bz2.compress(RANDOM[:50_000])[:20_000]
+    stream = io.BytesIO(data + bytes(9 << 20))
+    with pytest.raises(OSError, match="Invalid data stream"):
+        list(read_lines_of_span(stream, 0, 10 << 20))
+    assert stream.tell() < 4 << 20
+
+
+def test_runs_are_cut() -> None:
+    data = bz2.compress(b"\n" * (20 << 20))
+    blocks = list(read_lines_of_span(io.BytesIO(data), 0, len(data)))
+    assert max(map(len, blocks)) == 1 << 20
+    assert sum(map(len, blocks)) == 20 << 20
+
+
 @pytest.mark.parametrize("mark", [b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90"])
 def test_mark_by_chance(mark: bytes) -> None:
     """A mark within the data of a block ends no block."""
