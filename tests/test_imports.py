@@ -40,7 +40,13 @@ def test_reading_and_generating_need_no_beam() -> None:
         *("dataset.row_codec", "dataset.manifest", "dataset.sorted_run", "dataset.addresses"),
         *("dataset.rtt", "dataset.data_card", "storage.files", "storage.gcs"),
         *("simulation.files", "cli.flags", "report.page"),
-        *("inspect.terminal", "inspect.page", "inspect.row", "verify.terminal"),
+        *(
+            "inspect.terminal",
+            "inspect.page",
+            "inspect.row",
+            "verify.terminal",
+            "export.measurements",
+        ),
     )
     imported = ", ".join(f"beam_pipeline.{module}" for module in modules)
     assert "apache_beam" not in loaded_by(imported)

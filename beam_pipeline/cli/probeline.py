@@ -34,6 +34,11 @@ PROGRAMS = {
     ),
     "verify": Program("beam_pipeline.verify.__main__", "check every byte of a dataset"),
     "inspect": Program("beam_pipeline.inspect.__main__", "show what is in a dataset"),
+    "export": Program(
+        "beam_pipeline.export.__main__",
+        "write the measurements of a dataset as Parquet or CSV",
+        tidies_up=True,
+    ),
     "padding": Program("training.analyze_padding", "measure padding and sampling of a dataset"),
     "train": Program("training.train", "train a model on a dataset with MaxText"),
     "evaluate": Program("training.evaluate", "evaluate a trained model"),

@@ -35,8 +35,13 @@ def excerpt(data: bytes) -> str:
 
 
 def to_parquet(letters: Sequence[DeadLetter]) -> bytes:
+    return table_to_parquet(to_table(letters))
+
+
+def table_to_parquet(letters: pa.Table) -> bytes:
+    """Returns a table of SCHEMA as a Parquet file."""
     sink = pa.BufferOutputStream()
-    pq.write_table(to_table(letters), sink, compression="zstd")
+    pq.write_table(letters, sink, compression="zstd")
     return sink.getvalue().to_pybytes()
 
 

@@ -18,6 +18,8 @@ first bytes of `measurements` identify one of two encodings:
 
 import bisect
 import struct
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -229,8 +231,9 @@ class ProbeRow:
         Its fields are event_time (int64, µs since 1970 UTC; compact rows have whole seconds), rtt
         (float32, ms), and the destination as integers.
         """
-        decode = _decode_compact if self.encoding == "compact" else _decode_arrow
-        return decode(self.measurements)
+        if self.encoding == "compact":
+            return next(_decode_compact(self.measurements, sys.maxsize))
+        return _decode_arrow(self.measurements)
 
     def to_arrow(self) -> pa.RecordBatch:
         """Returns the measurements in time order; zero-copy in arrow encoding.
@@ -242,6 +245,14 @@ class ProbeRow:
         if self.encoding == "compact":
             return to_batch(self.run)
         return read_stream(self.measurements, MEASUREMENT_SCHEMA)
+
+    def to_batches(self, max_measurements: int) -> Iterator[pa.RecordBatch]:
+        """Yields `to_arrow` in parts, decoded one by one; `max_measurements` is a multiple of 8."""
+        if self.encoding == "compact":
+            return map(to_batch, _decode_compact(self.measurements, max_measurements))
+        batch = self.to_arrow()
+        begins = range(0, batch.num_rows, max_measurements)
+        return (batch.slice(begin, max_measurements) for begin in begins)
 
 
 def decode_record(record: bytes) -> ProbeRow:
@@ -284,7 +295,7 @@ def _make_run(times: np.ndarray, hi: np.ndarray, lo: np.ndarray, rtt: np.ndarray
     return run
 
 
-def _decode_compact(measurements: memoryview) -> np.ndarray:
+def _decode_compact(measurements: memoryview, max_measurements: int) -> Iterator[np.ndarray]:
     if len(measurements) < COMPACT_HEADER.size:
         raise ValueError(f"{len(measurements)} bytes of compact measurements, less than a header")
     _, n, num_ipv6, first_second = COMPACT_HEADER.unpack_from(measurements)
@@ -294,19 +305,28 @@ def _decode_compact(measurements: memoryview) -> np.ndarray:
     if first_second > MAX_FIRST_SECOND:
         raise ValueError(f"compact measurements from second {first_second}, past the last date")
     at = COMPACT_HEADER.size
-    seconds = np.frombuffer(measurements, "<u4", n, at).astype(np.int64) + first_second
+    seconds = np.frombuffer(measurements, "<u4", n, at)
     codes = np.frombuffer(measurements, "<u2", n, at + 4 * n)
     at += 6 * n
-    is_ipv6 = np.full(n, num_ipv6 > 0)
+    bits = np.zeros(0, np.uint8)
     if 0 < num_ipv6 < n:
         bits = np.frombuffer(measurements, np.uint8, (n + 7) // 8, at)
-        is_ipv6 = np.unpackbits(bits, count=n, bitorder="little").astype(bool)
         at += len(bits)
-        if np.count_nonzero(is_ipv6) != num_ipv6:
-            raise ValueError("the families of compact measurements contradict their header")
-    hi, lo = np.zeros(n, np.uint64), np.zeros(n, np.uint64)
     ipv4 = np.frombuffer(measurements, ">u4", n - num_ipv6, at)
-    lo[~is_ipv6] = ipv4.astype(np.uint64) | np.uint64(addresses.MAPPED_IPV4)
-    halves = np.frombuffer(measurements, ">u8", 2 * num_ipv6, at + 4 * len(ipv4)).reshape(-1, 2)
-    hi[is_ipv6], lo[is_ipv6] = halves[:, 0], halves[:, 1]
-    return _make_run(seconds * _US_PER_SECOND, hi, lo, decode_rtt(codes))
+    ipv6 = np.frombuffer(measurements, ">u8", 2 * num_ipv6, at + 4 * len(ipv4)).reshape(-1, 2)
+    end_ipv6 = 0
+    for begin in range(0, max(n, 1), max_measurements):
+        end = min(begin + max_measurements, n)
+        is_ipv6 = np.full(end - begin, num_ipv6 > 0)
+        if len(bits):
+            some = bits[begin // 8 : (end + 7) // 8]
+            is_ipv6 = np.unpackbits(some, count=end - begin, bitorder="little").astype(bool)
+        begin_ipv6, end_ipv6 = end_ipv6, end_ipv6 + int(np.count_nonzero(is_ipv6))
+        if not 0 <= num_ipv6 - end_ipv6 <= n - end:
+            raise ValueError("the families of compact measurements contradict their header")
+        hi, lo = np.zeros((2, end - begin), np.uint64)
+        some = ipv4[begin - begin_ipv6 : end - end_ipv6]
+        lo[~is_ipv6] = some.astype(np.uint64) | np.uint64(addresses.MAPPED_IPV4)
+        hi[is_ipv6], lo[is_ipv6] = ipv6[begin_ipv6:end_ipv6].T
+        times = (seconds[begin:end].astype(np.int64) + first_second) * _US_PER_SECOND
+        yield _make_run(times, hi, lo, decode_rtt(codes[begin:end]))

@@ -43,6 +43,7 @@ from beam_pipeline.dataset.tfrecord import (
     FRAMING_BYTES,
     HEAD_BYTES,
     DamagedRecordError,
+    masked_crc32c,
     read_tfrecord,
 )
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
@@ -290,6 +291,15 @@ class RowReader[Rows: Lines]:
         self.check(row, decoded.src_id, decoded.row_index, decoded.n_measurements)
         return decoded
 
+    def batches(self, row: int, max_measurements: int) -> Iterator[pa.RecordBatch]:
+        """Yields the parts of `ProbeRow.to_batches`; BadRowError as `decode`."""
+        try:
+            decoded = decode_record(self.read(row))
+            self.check(row, decoded.src_id, decoded.row_index, decoded.n_measurements)
+            yield from decoded.to_batches(max_measurements)
+        except READ_ERRORS as error:
+            raise self.bad_row(row, one_line(error)) from error
+
     def check(self, row: int, src_id: int, row_index: int, n_measurements: int) -> None:
         """Raises BadRowError if a record's columns differ from the line of `row`."""
         found, rows = (src_id, row_index, n_measurements), self.rows
@@ -403,7 +413,10 @@ class _TFRecordShard:
         length = int.from_bytes(self._file.read(HEAD_BYTES)[:8], "little")
         if length != said:
             raise ValueError(f"it has {length} bytes, rows.parquet says {said}")
-        return self._file.read(length)
+        record, checksum = self._file.read(length), self._file.read(FRAMING_BYTES - HEAD_BYTES)
+        if int.from_bytes(checksum, "little") != masked_crc32c(record):
+            raise ValueError("its checksum does not match")
+        return record
 
 
 def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | DamagedRecordError]:

@@ -37,9 +37,10 @@ class Rtts(NamedTuple):
     failed_share: float
     quantiles_ms: tuple[float, ...]
 
-    def __str__(self) -> str:
+    def text(self, unit: str = "") -> str:
+        """Returns the median of the answered pings and their middle 80 %: 41.2 (10.1–80)."""
         low, median, high = map(ms_text, self.quantiles_ms)
-        return median if median == NONE else f"{median} ({low}–{high})"
+        return median if median == NONE else f"{median}{unit} ({low}–{high})"
 
 
 class Distribution(NamedTuple):
@@ -109,7 +110,8 @@ class SplitFigures:
     @cached_property
     def hours(self) -> list[Rtts]:
         """The RTTs of each hour of the day, UTC."""
-        return [rtts_of(self.sample, self.sample.hours == hour) for hour in range(HOURS)]
+        hours = self.sample.hours
+        return [rtts_of(self.sample, hours == hour) for hour in range(HOURS)]
 
     @cached_property
     def busiest(self) -> list[dict[str, Any]]:
@@ -143,7 +145,7 @@ class SplitFigures:
     def distributions(self) -> dict[str, Distribution]:
         """The distributions that a trainer assumes to be equal in both splits."""
         sample = self.sample
-        rtt = "no answered ping" if str(self.rtts) == NONE else str(self.rtts).replace(" ", " ms ")
+        rtt = self.rtts.text(" ms") if sample.answered.any() else "no answered ping"
         by_hour = np.bincount(sample.hours, sample.weight, HOURS)
         day = percent(by_hour[6:18].sum() / by_hour.sum())
         period = Period.spanning(sample.time_us, sample.time_us)

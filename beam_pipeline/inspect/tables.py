@@ -44,14 +44,14 @@ def _overview(facts: Facts) -> Table:
     rows = [
         *side_rows(sides),
         ("failed pings", *(percent(split.shares["failed pings"], 2) for split in splits.values())),
-        ("RTT, ms: median (80 %)", *(str(split.rtts) for split in splits.values())),
+        ("RTT, ms: median (80 %)", *(split.rtts.text() for split in splits.values())),
     ]
     return Table("Both sides", ("", *splits), rows, "overview")
 
 
 def _hours(facts: Facts) -> Table:
     rows = [
-        (f"{hour:02d}", *(cell for one in groups for cell in (str(one), one.failed_share)))
+        (f"{hour:02d}", *(cell for one in groups for cell in (one.text(), one.failed_share)))
         for hour, groups in enumerate(zip(*(s.hours for s in facts.splits.values()), strict=True))
     ]
     names = [((f"{s} ms (80 %)", "count"), (f"{s} failed", "percent")) for s in facts.splits]
@@ -65,7 +65,7 @@ def _destinations(facts: Facts) -> Table:
         cells: list[str | float] = [address]
         for split, rtts in groups.items():
             share = rtts.count / max(1, facts.splits[split].num_measurements)
-            cells += [share, str(rtts), rtts.failed_share]
+            cells += [share, rtts.text(), rtts.failed_share]
         rows.append(cells)
     columns = [
         column

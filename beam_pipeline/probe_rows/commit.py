@@ -32,10 +32,12 @@ from beam_pipeline.dataset.row_index import index_batches
 from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.frame import FAULT, check_read, versions
 from beam_pipeline.jobs.monitoring import counter
-from beam_pipeline.probe_rows.grouping import UnitSummary
+from beam_pipeline.probe_rows import outcome
+from beam_pipeline.probe_rows.grouping import SpanLines, UnitSummary
 from beam_pipeline.probe_rows.job import Job
+from beam_pipeline.probe_rows.outcome import FileOutcome
 from beam_pipeline.probe_rows.switch import switch
-from beam_pipeline.shards.letters import LetterPart, dead_letter_names
+from beam_pipeline.shards.letters import LetterPart, dead_letter_names, numbered
 from beam_pipeline.shards.writing import ShardInfo
 from beam_pipeline.storage import files
 from beam_pipeline.storage.many_files import Move, copy_files
@@ -64,6 +66,8 @@ def write_dataset(
         check_shards(job.folder, splits.values())
         check_src_ids(indexes)
         added = _count(summaries, num_files, sum(dropped))
+        dead = outcome.dead_files(file for each in summaries for file in each.files)
+        outcome.check_kept(added, dead, appends=job.base is not None)
         counts = job.base.counts.plus(added) if job.base else added
         if job.base:
             check_kept(job.base, added, summaries)
@@ -73,7 +77,9 @@ def write_dataset(
             counter(f"{name}_probes").inc(split.num_probes)
         options, libraries = job.manifest_options(), library_versions()
         manifest = Manifest(FORMAT_VERSION, options, libraries, counts, splits, letters)
-        manifest = replace(manifest, generations=_generations(job, manifest, added, summaries))
+        manifest = replace(
+            manifest, generations=_generations(job, manifest, added, summaries, dead)
+        )
         data, totals = manifest.to_json(), read_totals(indexes)
         write_card(job.folder, manifest, totals, job.command, job.run.write)
         write_croissant(job.folder, manifest, totals, data, job.run.write)
@@ -91,7 +97,7 @@ def _move_dead_letters(job: Job, summaries: Sequence[UnitSummary]) -> list[Lette
     """Moves the dead letters to their final names, those of earlier generations first."""
     kept = job.base.dead_letter_files if job.base else []
     kept = [replace(file, path=job.run.path(file.path)) for file in kept]
-    written = [_as_file(part) for each in summaries for part in each.dead_letter_files]
+    written = [_as_file(part) for part in _numbered_letters(summaries)]
     named = _name_dead_letters([*kept, *written])
     moves = [
         Move(old.path, f"{job.folder}/{new.path}", old.num_bytes, int(old.crc32c, 16))
@@ -102,8 +108,25 @@ def _move_dead_letters(job: Job, summaries: Sequence[UnitSummary]) -> list[Lette
     return named
 
 
+def _numbered_letters(summaries: Sequence[UnitSummary]) -> Iterator[LetterPart]:
+    """Yields the files of dead letters; those of spans get the row numbers of their files."""
+    first: dict[SpanLines, int] = {}
+    num_lines: Counter[str] = Counter()
+    for span in sorted(span for each in summaries for span in each.spans):
+        first[span] = num_lines[span.path]
+        num_lines[span.path] += span.num_lines
+    for summary in summaries:
+        first_rows = {span.path: first[span] for span in summary.spans}
+        for part in summary.dead_letter_files:
+            yield numbered(part, first_rows) if any(first_rows.values()) else part
+
+
 def _generations(
-    job: Job, manifest: Manifest, added: Counts, summaries: Sequence[UnitSummary]
+    job: Job,
+    manifest: Manifest,
+    added: Counts,
+    summaries: Sequence[UnitSummary],
+    dead: list[FileOutcome],
 ) -> list[Generation]:
     if job.planned is None:
         return []
@@ -117,6 +140,7 @@ def _generations(
         num_records=sum(split.num_records for split in manifest.splits.values()),
         first_us=min(firsts, default=None),
         last_us=max(lasts, default=None),
+        warnings=list(outcome.warnings(dead, summaries, job.planned.started)),
     )
     return [*(job.base.generations if job.base else []), generation]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,16 +157,49 @@ def say_none(what: str, *axes: Axes) -> None:
         one.set_yticks([])
 
 
-def percent_histogram(
-    axes: Axes, shares: np.ndarray, color: str, step: float = 2.5, label: str | None = None
-) -> None:
-    """Draws a histogram of shares of 1 in bins of `step` percent."""
-    axes.hist(100 * shares, np.arange(0, 100 + step, step).tolist(), color=color, label=label)
+def histogram(
+    axes: Axes,
+    groups: Mapping[str, np.ndarray],
+    bins: Sequence[float],
+    absent: str,
+    colors: Sequence[str] = COLORS,
+    **settings: Any,
+) -> bool:
+    """Draws stacked histograms of groups of values by label; returns whether there are values.
+
+    Without any, it says "there are no {absent}". `settings` are titles and labels, as in Axes.set.
+    """
+    axes.set(**settings)
+    has_values = any(map(len, groups.values()))
+    if has_values:
+        names = list(groups)
+        axes.hist(
+            [groups[name] for name in names],
+            bins,
+            stacked=True,
+            color=colors[: len(names)],
+            label=names,
+        )
+    else:
+        say_none(absent, axes)
+    return has_values
+
+
+def percent_bins(step: float = 2.5) -> list[float]:
+    return np.arange(0, 100 + step, step).tolist()
+
+
+def whole_bins(values: np.ndarray) -> list[float]:
+    """Returns edges between whole numbers, at most about 40 bins."""
+    smallest, largest = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    width = 1 + (largest - smallest) // 40
+    return (np.arange(smallest, largest + width + 1, width) - 0.5).tolist()
 
 
 def log_bins(values: np.ndarray, count: int) -> list[float]:
     """Returns `count` edges of equally wide bins on a logarithmic axis."""
-    return np.geomspace(values.min(), values.max() * 1.01 + 1e-3, count).tolist()
+    low, high = (float(values.min()), float(values.max())) if len(values) else (1.0, 1.0)
+    return np.geomspace(low, high * 1.01 + 1e-3, count).tolist()
 
 
 def span_axis(axes: Axes, spans: np.ndarray, which: str) -> None:

@@ -209,11 +209,6 @@ class PayloadReader:
         self._reader = reader
         self._begun = self._read = self._checksum = 0
 
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes not yet requested."""
-        return payload_bytes(self._payload) - self._begun
-
     def read(self, num_bytes: int) -> bytes:
         """Returns the next bytes; at the end, ProbelineError if they are not as stored."""
         return self.prefetch(num_bytes)()

@@ -3,13 +3,19 @@
 LetterBox of a work unit -> [LetterPart], temporary names -> dead_letter_names
 """
 
+import os
 from collections import Counter
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.errors import explained_os_errors
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.storage.files import create_file, digests_of, unique_path
+from beam_pipeline.storage.files import create_file, digests_of, read_file, unique_path
 
 _MAX_LETTERS_IN_MEMORY = 20_000
 
@@ -50,6 +56,18 @@ class LetterBox:
             file.write(data)
         self.files.append(LetterPart(path, *digests_of(data)))
         self._letters = []
+
+
+def numbered(part: LetterPart, first_rows: Mapping[str, int]) -> LetterPart:
+    """Returns a new file of the letters with the first row of their file's part added to each."""
+    table = pq.read_table(pa.BufferReader(read_file(part.path)))
+    first = pa.array([first_rows.get(path, 0) for path in table["file"].to_pylist()], pa.int64())
+    rows = pc.add(table["row"], first)
+    data = dead_letters.table_to_parquet(table.set_column(1, "row", rows))
+    path = unique_path(os.path.dirname(part.path), "numbered")
+    with explained_os_errors("write", path), create_file(path) as file:
+        file.write(data)
+    return LetterPart(path, *digests_of(data))
 
 
 def dead_letter_names(count: int) -> list[str]:

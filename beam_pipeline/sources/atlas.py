@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -24,10 +24,10 @@ from msgspec import UNSET, UnsetType
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
-from beam_pipeline.documents.json_records import ArrayError, begins_array, split_array
+from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources import measurements
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
-from beam_pipeline.storage.lines import DAMAGE, read_blocks, split_lines
+from beam_pipeline.storage.lines import DAMAGE
 
 # Reasons of dead letters for lines, and for single pings. The last two are rules of `check`, for
 # values that do not fit its columns.
@@ -185,7 +185,10 @@ _Parse = Callable[[bytes], tuple[list[_Result], list[_Letter]]]
 
 
 def read_json(
-    stream: BinaryIO, atlas_source: AtlasSource, batch_rows: int = 131_072, hops: Hops = "last"
+    blocks: Iterator[bytes],
+    atlas_source: AtlasSource,
+    batch_rows: int = 131_072,
+    hops: Hops = "last",
 ) -> Iterator[JsonBatch]:
     """Reads RIPE Atlas results: JSON lines, one object each, or one JSON array of objects.
 
@@ -202,7 +205,8 @@ def read_json(
     Format: https://atlas.ripe.net/docs/apis/measurement-result-format/
 
     Args:
-      stream: the decompressed file; blank lines are counted. Elements of an array count as lines.
+      blocks: the decompressed file, cut anywhere, without byte order mark. Blank lines are counted.
+        Elements of an array count as lines.
       atlas_source: the field with the source, `from` (the public address) or `src_addr`.
       batch_rows: a batch ends with the block of lines at which it reaches this many measurements
         and dead letters.
@@ -215,7 +219,7 @@ def read_json(
     parse = functools.partial(_parse, atlas_source=atlas_source, hops=hops)
     start = next_line = 0
     damage: list[Exception] = []
-    for lines in _lines(stream, damage):
+    for lines in _lines(blocks, damage):
         _read_lines(lines, next_line, decoder, parse, columns)
         next_line += len(lines)
         if len(columns) >= batch_rows:
@@ -227,13 +231,10 @@ def read_json(
         raise damage[0]
 
 
-def _lines(stream: BinaryIO, damage: list[Exception]) -> Iterator[list[bytes]]:
+def _lines(blocks: Iterator[bytes], damage: list[Exception]) -> Iterator[list[bytes]]:
     """Yields lines, or the elements of an array; an error that ends them goes to `damage`."""
-    blocks = read_blocks(stream)
     try:
-        first_block = next(blocks, b"")
-        split = split_array if begins_array(first_block) else split_lines
-        yield from split(itertools.chain([first_block], blocks), MAX_LINE_BYTES)
+        yield from split_objects(blocks, MAX_LINE_BYTES)
     except (*DAMAGE, ArrayError) as error:
         damage.append(error)
 

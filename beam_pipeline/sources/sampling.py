@@ -30,8 +30,7 @@ def sampled(block: Block, sample: Sample) -> Block:
     """Returns the measurements of a block that are in the sample."""
     kept = in_window(block.event_time, sample)
     if sample.probes < 1:
-        hashes = _hash_addresses(block.src.hi, block.src.lo, _PROBE_SALT)
-        kept &= (hashes < _threshold(sample.probes))[block.src.codes]
+        kept &= sampled_probes(block.src.hi, block.src.lo, sample.probes)[block.src.codes]
     if sample.measurements < 1:
         src, dst = (
             _hash_addresses(column.hi, column.lo, _MEASUREMENT_SALT)
@@ -45,6 +44,11 @@ def sampled(block: Block, sample: Sample) -> Block:
         return block
     src, dst = _taken(block.src, kept), _taken(block.dst, kept)
     return Block(block.event_time[kept], src, dst, block.rtt[kept])
+
+
+def sampled_probes(hi: np.ndarray, lo: np.ndarray, share: float) -> np.ndarray:
+    """Returns which addresses, halves of uint64 [n], are in a sample of the probes: bool [n]."""
+    return _hash_addresses(hi, lo, _PROBE_SALT) < _threshold(share)
 
 
 def _threshold(share: float) -> np.uint64:

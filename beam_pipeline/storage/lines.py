@@ -123,42 +123,21 @@ def read_blocks_of_range(stream: BinaryIO, start: int, end: int) -> Iterator[byt
         yield rest + newline
 
 
-class PartialRecord:
-    """A record that ends in a later block, truncated to `max_bytes` + 1 bytes."""
-
-    def __init__(self, max_bytes: int):
-        self._max_bytes = max_bytes
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pieces: list[bytes] = []
-        self._room = self._max_bytes + 1
-
-    def add(self, piece: bytes) -> None:
-        """Appends bytes, but not the record's last."""
-        if piece := piece[: self._room]:
-            self._pieces.append(piece)
-            self._room -= len(piece)
-
-    def finish(self, piece: bytes) -> bytes:
-        """Appends the last bytes, returns the record and starts the next."""
-        self.add(piece)
-        record = b"".join(self._pieces)
-        self._begin()
-        return record
-
-
 def split_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[bytes]]:
     """Yields the lines that end in each block, including blank ones, without line feeds.
 
-    Blocks are cut anywhere; lines are cut after `max_line_bytes` + 1 bytes.
+    Blocks are cut anywhere. A line that spans blocks is cut after `max_line_bytes` + 1 bytes.
     """
-    partial = PartialRecord(max_line_bytes)
+    held: list[bytes] = []  # the beginning of the next line
+    room = max_line_bytes + 1
     for block in blocks:
         *lines, rest = block.split(b"\n")
         if lines:
-            lines[0] = partial.finish(lines[0])
+            lines[0] = b"".join((*held, lines[0][:room]))
             yield lines
-        partial.add(rest)
-    if line := partial.finish(b""):
-        yield [line]
+            held, room = [], max_line_bytes + 1
+        if rest := rest[:room]:
+            held.append(rest)
+            room -= len(rest)
+    if held:
+        yield [b"".join(held)]

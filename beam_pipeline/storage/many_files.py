@@ -53,15 +53,12 @@ def move_files(moves: Sequence[Move]) -> None:
 def copy_files(moves: Sequence[Move], temp_folder: str) -> None:
     """Like `move_files`, but keeps the sources: by hard links, or server-side on `gs://`."""
     with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
-        list(pool.map(partial(_copy, temp_folder=temp_folder), moves))
+        copied = partial(_copied, temp_folder=temp_folder)
+        list(pool.map(partial(_name_target, name=copied), moves))
 
 
 def _move(move: Move) -> None:
     _name_target(move, _renamed)
-
-
-def _copy(move: Move, temp_folder: str) -> None:
-    _name_target(move, partial(_copied, temp_folder=temp_folder))
 
 
 def _name_target(move: Move, name: Callable[[str, str], bool]) -> None:

@@ -16,7 +16,7 @@ from beam_pipeline.dataset.row_index import parse_index
 from beam_pipeline.dataset.rows import Dataset, read_shard
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.storage.files import exists, is_special_file, read_file
+from beam_pipeline.storage.files import read_file
 from beam_pipeline.verify import across, files, record
 from beam_pipeline.verify.across import AllRows, FactCollector, Fault
 from beam_pipeline.verify.record import ShardPlace, StoredRow
@@ -163,14 +163,7 @@ class Verification:
 
     def _check_file(self, path: str, crc32c: str, sha256: str) -> int | None:
         """Checks a file's checksums; returns its size, None if unreadable."""
-        full_path, size, message = self._dataset.file(path), None, "it is missing"
-        try:
-            if is_special_file(full_path):
-                message = "it is not a regular file"
-            elif exists(full_path):
-                size, message = files.content(full_path, crc32c, sha256)
-        except OSError as error:
-            message = f"it cannot be read: {one_line(error)}"
+        size, message = files.content(self._dataset.file(path), crc32c, sha256)
         self._take("files", [Fault(path, None, message)] if message else [], 1)
         return size
 

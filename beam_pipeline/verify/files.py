@@ -34,8 +34,8 @@ from beam_pipeline.errors import one_line
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
     checksum_text,
+    exists,
     file_digests,
-    file_infos,
     is_local,
     is_special_file,
     read_file,
@@ -161,20 +161,29 @@ def letters(dataset: Dataset) -> Iterator[Fault]:
 def letter_checksums(dataset: Dataset) -> Iterator[Fault]:
     """Dead-letter files have the listed checksums; older manifests list none."""
     for file in dataset.manifest.dead_letter_files:
-        path = dataset.file(file.path)
-        if file_infos([path])[path] is None:
+        size, message = content(dataset.file(file.path), file.crc32c, file.sha256)
+        if size is None:
             continue  # reported by `letters`
-        size, message = content(path, file.crc32c, file.sha256)
         if size != file.num_bytes:
             message = f"it has {size} bytes, the manifest says {file.num_bytes}"
         if message:
             yield Fault(file.path, None, message)
 
 
-def content(path: str, crc32c: str, sha256: str) -> tuple[int, str]:
-    """Returns a file's size and checksum mismatch, "" if none; `gs://` stores only the CRC-32C."""
-    kept = None if is_local(path) else (*size_and_checksum(path), sha256)
-    size, checksum, digest = kept or file_digests(path)
+def content(path: str, crc32c: str, sha256: str) -> tuple[int | None, str]:
+    """Returns a file's size, None if unreadable, and its fault, "" if it has none.
+
+    `gs://` stores only the CRC-32C.
+    """
+    try:
+        if is_special_file(path):
+            return None, "it is not a regular file"
+        if not exists(path):
+            return None, "it is missing"
+        kept = None if is_local(path) else (*size_and_checksum(path), sha256)
+        size, checksum, digest = kept or file_digests(path)
+    except OSError as error:
+        return None, f"it cannot be read: {one_line(error)}"
     if (found := checksum_text(checksum)) != crc32c:
         return size, f"its crc32c is {found}, the manifest says {crc32c}"
     if sha256 and digest != sha256:

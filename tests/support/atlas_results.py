@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
+from beam_pipeline.storage.lines import read_blocks
 
 GOOD: dict[str, Any] = {
     "fw": 5080,
@@ -32,7 +33,8 @@ def good(**changes: Any) -> bytes:
 def read(
     *lines: bytes, source: AtlasSource = "from", batch_rows: int = 131_072, hops: Hops = "last"
 ) -> list[atlas.JsonBatch]:
-    return list(atlas.read_json(io.BytesIO(b"\n".join(lines)), source, batch_rows, hops))
+    blocks = read_blocks(io.BytesIO(b"\n".join(lines)))
+    return list(atlas.read_json(blocks, source, batch_rows, hops))
 
 
 def read_one(*lines: bytes, source: AtlasSource = "from", hops: Hops = "last") -> atlas.JsonBatch:

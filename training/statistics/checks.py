@@ -32,7 +32,7 @@ class Check(NamedTuple):
 
 def run_checks(statistics: Statistics, summary: Summary) -> list[Check]:
     """Returns all checks, in the order of the report."""
-    found = (
+    return [
         _row_count(statistics),
         _row_size(statistics),
         _rows_decode(statistics),
@@ -40,13 +40,12 @@ def run_checks(statistics: Statistics, summary: Summary) -> list[Check]:
         _num_contexts(statistics),
         *_modes(summary),
         *_padding(statistics, summary),
-    )
-    results: dict[bool | None, Result] = {True: PASS, False: FAIL, None: NOT_APPLICABLE}
-    return [Check(name, measured, results[holds]) for name, measured, holds in found]
+    ]
 
 
-# A check's name, its measurement as text, and whether it passes; None is not applicable.
-_Found = tuple[str, str, bool | None]
+def _check(name: str, measured: str, holds: bool | None) -> Check:
+    """Returns a check, which is not applicable if `holds` is None."""
+    return Check(name, measured, NOT_APPLICABLE if holds is None else PASS if holds else FAIL)
 
 
 def _max_row_bytes(statistics: Statistics) -> int:
@@ -59,12 +58,12 @@ def _max_row_bytes(statistics: Statistics) -> int:
     return int(float(options["max_row_size_mb"]) * (1 << 20))
 
 
-def _row_count(statistics: Statistics) -> _Found:
+def _row_count(statistics: Statistics) -> Check:
     """A probe has more than one row only if its measurements do not fit into one."""
     rows, max_row_bytes = statistics.rows, _max_row_bytes(statistics)
     split = statistics.dataset.manifest.splits[statistics.shards.split]
     if len(statistics.shards.chosen) < len(statistics.shards.shards):
-        return "row_count", "not all shards of the split were named", None
+        return _check("row_count", "not all shards of the split were named", None)
     order = np.lexsort([rows.row_index, rows.src_id])
     src_id, index, size = rows.src_id[order], rows.row_index[order], rows.num_bytes[order]
     is_next = src_id[1:] == src_id[:-1]
@@ -81,10 +80,10 @@ def _row_count(statistics: Statistics) -> _Found:
     )
     wrong = [text for is_wrong, text in faults if is_wrong]
     count = f"{len(rows):,} rows = {num_probes:,} probes + {len(rows) - num_probes:,} row splits"
-    return "row_count", "; ".join([count, *wrong]), not wrong
+    return _check("row_count", "; ".join([count, *wrong]), not wrong)
 
 
-def _row_size(statistics: Statistics) -> _Found:
+def _row_size(statistics: Statistics) -> Check:
     sampled, indexed = statistics.sampled, statistics.rows.num_bytes
     limit = _max_row_bytes(statistics)
     num_wrong = int((sampled["record_bytes"] != indexed[sampled["number"]]).sum())
@@ -92,41 +91,41 @@ def _row_size(statistics: Statistics) -> _Found:
     measured = f"largest record {largest:,} bytes, limit {limit:,} (max_row_size_mb)"
     if num_wrong:
         measured += f"; rows.parquet has a different size for {num_wrong} of the rows read"
-    return "row_size", measured, largest <= limit and not num_wrong
+    return _check("row_size", measured, largest <= limit and not num_wrong)
 
 
-def _rows_decode(statistics: Statistics) -> _Found:
+def _rows_decode(statistics: Statistics) -> Check:
     sampled, bad = statistics.sampled, statistics.bad_rows
     count = f"{len(sampled):,} of {len(sampled) + len(bad):,} rows decode"
     measured = "; ".join([f"{count}, {statistics.encoding} measurements", *bad[:1]])
-    return "schema", measured, len(sampled) > 0 and not bad
+    return _check("schema", measured, len(sampled) > 0 and not bad)
 
 
-def _examples(statistics: Statistics) -> _Found:
+def _examples(statistics: Statistics) -> Check:
     """Shapes, targets and positions of examples; the measurements of decoded segments."""
     tally = statistics.examples
     if not tally.num_checked:
-        return "examples", "there are no examples", None
+        return _check("examples", "there are no examples", None)
     count = f"{tally.num_checked:,} examples and segments, {tally.num_faults} faults"
-    return "examples", "; ".join([count, *tally.faults[:1]]), not tally.faults
+    return _check("examples", "; ".join([count, *tally.faults[:1]]), not tally.faults)
 
 
-def _num_contexts(statistics: Statistics) -> _Found:
+def _num_contexts(statistics: Statistics) -> Check:
     large = statistics.sampled[statistics.sampled["size"] != SMALL]
     if not len(large):
-        return "num_contexts", "there are no large rows", None
+        return _check("num_contexts", "there are no large rows", None)
     k = large["num_contexts"]
     good = int((k == expected_contexts(large["num_measurements"])).sum())
     measured = f"K {k.min()} to {k.max()}, right in {good:,} of {len(large):,} large rows"
-    return "num_contexts", measured, good == len(large)
+    return _check("num_contexts", measured, good == len(large))
 
 
-def _modes(summary: Summary) -> Iterator[_Found]:
+def _modes(summary: Summary) -> Iterator[Check]:
     lines = summary["modes"]
     for rows in ("large", "small"):
         draws = lines[0][f"{rows}_draws"]
         if not draws:
-            yield f"modes_{rows}", f"no context of {rows} rows shows its mode", None
+            yield _check(f"modes_{rows}", f"no context of {rows} rows shows its mode", None)
             continue
         found, expected = (
             " / ".join(percent(line[key]) for line in lines)
@@ -137,20 +136,20 @@ def _modes(summary: Summary) -> Iterator[_Found]:
             abs(line[f"{rows}_share"] - line["expected"]) <= line[f"{rows}_bound"] for line in lines
         )
         measured = f"{found} of {draws:,} draws; {expected} ± {bounds} points ({NUM_DEVIATIONS} σ)"
-        yield f"modes_{rows}", measured, holds
+        yield _check(f"modes_{rows}", measured, holds)
 
 
-def _padding(statistics: Statistics, summary: Summary) -> Iterator[_Found]:
+def _padding(statistics: Statistics, summary: Summary) -> Iterator[Check]:
     for name, kind, limit, absent in (
         ("batch_padding", "batches of build_dataset", MAX_BATCH_PADDING, "batches"),
         ("context_padding", "contexts of large rows", MAX_CONTEXT_PADDING, "large rows"),
     ):
         line = padding_line(summary["padding"], kind)
         if name == "batch_padding" and statistics.batch_error is not None:
-            yield name, statistics.batch_error, False
+            yield _check(name, statistics.batch_error, False)
         elif line["mean"] is None:
-            yield name, f"there are no {absent}", None
+            yield _check(name, f"there are no {absent}", None)
         else:
             measured = f"mean {percent(line['mean'], 4)} of {line['examples']:,} examples, "
             measured += f"limit {percent(limit)}; max {percent(line['max'], 2)}"
-            yield name, measured, line["mean"] < limit
+            yield _check(name, measured, line["mean"] < limit)

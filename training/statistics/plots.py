@@ -1,6 +1,7 @@
 """The figures of an analysis and of a feed report, by file name."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,11 +12,13 @@ from matplotlib.ticker import MaxNLocator
 
 from beam_pipeline.report.plots import (
     COLORS,
+    histogram,
     log_bins,
-    percent_histogram,
+    percent_bins,
     say_none,
     span_axis,
     two_axes,
+    whole_bins,
 )
 from beam_pipeline.report.tables import percent
 from training.statistics.analysis import FAMILIES, SIZE_NAMES, SMALL, Statistics
@@ -41,59 +44,38 @@ _MIN_RTT_MS = 0.001
 # --- shared panels ------------------------------------------------------------------------------
 
 
-def _draw_untimed(axes: Axes, shares: np.ndarray, what: str) -> None:
-    axes.set_title("Measurements without timestamp, mode partial")
-    if not len(shares):
-        say_none(f"partial {what}", axes)
-        return
-    percent_histogram(axes, shares, COLORS[2], step=5)
-    axes.set(xlabel="share of the measurements, %", ylabel=what)
+def _untimed(axes: Axes, shares: np.ndarray, what: str) -> None:
+    """Draws the shares of measurements without timestamp in mode partial."""
+    settings = {"title": "Measurements without timestamp, mode partial"}
+    if len(shares):
+        settings |= {"xlabel": "share of the measurements, %", "ylabel": what}
+    bins = percent_bins(5)
+    histogram(axes, {"": 100 * shares}, bins, f"partial {what}", COLORS[2:], **settings)
 
 
-def _draw_spans(axes: Axes, spans: dict[str, np.ndarray]) -> None:
-    """Draws stacked histograms of spans in seconds, by label."""
+def _spans(axes: Axes, spans: Mapping[str, np.ndarray], absent: str, **settings: str) -> None:
+    """Draws spans in seconds, by label."""
     values = {label: np.maximum(group, 1) for label, group in spans.items()}
     together = np.concatenate(list(values.values()))
-    axes.hist(
-        list(values.values()),
-        log_bins(together, 50),
-        stacked=True,
-        color=COLORS[: len(values)],
-        label=list(values),
-    )
-    axes.set_xlabel("logarithmic; below 1 s shown as 1 s")
-    span_axis(axes, together, "x")
+    if histogram(axes, values, log_bins(together, 50), absent, **settings):
+        axes.set_xlabel("logarithmic; below 1 s shown as 1 s")
+        span_axis(axes, together, "x")
 
 
-def _draw_whole_numbers(
-    axes: Axes, values: np.ndarray, color: str, absent: str, **settings: str
+def _whole_numbers(
+    axes: Axes, values: np.ndarray, color: int, absent: str, **settings: str
 ) -> None:
-    """Draws how often each number occurs, several per bar if the range is wide."""
-    axes.set(**settings)
-    if not len(values):
-        say_none(absent, axes)
-        return
-    smallest, largest = int(values.min()), int(values.max())
-    width = 1 + (largest - smallest) // 40
-    bins = np.arange(smallest, largest + width + 1, width) - 0.5
-    axes.hist(values, bins.tolist(), color=color)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if histogram(axes, {"": values}, whole_bins(values), absent, COLORS[color:], **settings):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _draw_repeats(axes: Axes, repeats: dict[str, np.ndarray], what: str) -> None:
-    """Draws stacked histograms of the share of repeats, by label."""
-    axes.set(xlabel="share of the measurements whose destination came before, %", ylabel=what)
-    if not any(map(len, repeats.values())):
-        say_none(what, axes)
-        return
-    axes.hist(
-        [100 * shares for shares in repeats.values()],
-        np.linspace(0, 100, 41).tolist(),
-        stacked=True,
-        color=COLORS[: len(repeats)],
-        label=[f"{name}: {len(shares):,} {what}" for name, shares in repeats.items()],
-    )
-    axes.legend(fontsize=8)
+def _repeats(figure: Figure, repeats: Mapping[str, np.ndarray], what: str, title: str) -> None:
+    """Draws the shares of repeated destinations, by label."""
+    axes: Axes = figure.subplots()
+    groups = {f"{name}: {len(of):,} {what}": 100 * of for name, of in repeats.items()}
+    xlabel = "share of the measurements whose destination came before, %"
+    if histogram(axes, groups, percent_bins(), what, title=title, xlabel=xlabel, ylabel=what):
+        axes.legend(fontsize=8)
 
 
 # --- datasets -----------------------------------------------------------------------------------
@@ -110,12 +92,11 @@ def _padding(figure: Figure, statistics: Statistics) -> None:
     left.bar_label(bars, [f"{mean:.3g} %" for mean in means], padding=3, fontsize=7)
     left.set(xlim=(0, 115), xlabel="mean padding, % of the crop", title="Padding by kind")
     left.tick_params(axis="y", labelsize=7)
-    right.set(title="Small rows: what packing saves", xlabel="padding of an example, %")
-    if not len(statistics.padded):
-        say_none("small rows", right)
-        return
     padded = statistics.padded["padding"]
-    percent_histogram(right, padded, COLORS[1], label="a row alone")
+    settings = {"title": "Small rows: what packing saves", "xlabel": "padding of an example, %"}
+    alone = {"a row alone": 100 * padded}
+    if not histogram(right, alone, percent_bins(), "small rows", COLORS[1:], **settings):
+        return
     right.axvline(100 * padded.mean(), color="black", linestyle="--", label="mean, alone")
     packed = padding_line(all_lines, "batches of build_dataset")["mean"]
     if packed is not None:
@@ -144,7 +125,7 @@ def _modes(figure: Figure, statistics: Statistics) -> None:
     left.set(ylabel="share, %", title="Timestamp modes, with 4 σ of a binomial draw", ylim=0)
     left.legend(fontsize=8)
     shares = untimed_shares(statistics, PARTIAL)
-    _draw_untimed(right, shares, "contexts")
+    _untimed(right, shares, "contexts")
     for share in (MIN_UNTIMED, MAX_UNTIMED) if len(shares) else ():
         right.axvline(100 * share, color="black", linestyle="--")
 
@@ -173,23 +154,23 @@ def _contexts_per_row(figure: Figure, statistics: Statistics) -> None:
         axes.legend(fontsize=8)
 
 
-def _repeats(figure: Figure, statistics: Statistics) -> None:
-    axes: Axes = figure.subplots()
-    _draw_repeats(axes, repeats_by_kind(statistics), "contexts")
-    axes.set_title("Contexts of large rows: destinations that come again")
+def _context_repeats(figure: Figure, statistics: Statistics) -> None:
+    title = "Contexts of large rows: destinations that come again"
+    _repeats(figure, repeats_by_kind(statistics), "contexts", title)
 
 
 def _window_spans(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure)
     contexts = statistics.contexts
-    left.set(title="Time between the ends of a window", ylabel="contexts")
-    right.set(title="Windows by their size", xlabel="measurements of the window")
-    if not len(contexts):
-        say_none("large rows", left, right)
-        return
     sizes, spans = contexts["size"], contexts["span_seconds"]
     occurring = np.unique(sizes).tolist()
-    _draw_spans(left, {f"rows {SIZE_NAMES[size]}": spans[sizes == size] for size in occurring})
+    groups = {f"rows {SIZE_NAMES[size]}": spans[sizes == size] for size in occurring} or {"": spans}
+    settings = {"title": "Time between the ends of a window", "ylabel": "contexts"}
+    _spans(left, groups, "large rows", **settings)
+    right.set(title="Windows by their size", xlabel="measurements of the window")
+    if not len(contexts):
+        say_none("large rows", right)
+        return
     left.legend(fontsize=8)
     for size, color in zip(occurring, COLORS, strict=False):
         some = contexts[sizes == size]
@@ -269,11 +250,12 @@ def _bytes(figure: Figure, statistics: Statistics) -> None:
 
 def _feed_padding(figure: Figure, feed: Feed) -> None:
     left, right = two_axes(figure)
-    percent_histogram(left, feed.all.padding, COLORS[0])
-    left.set(title="Padding of an example", xlabel="share of the crop, %", ylabel="examples")
+    of_crop = "share of the crop, %"
+    settings = {"title": "Padding of an example", "xlabel": of_crop, "ylabel": "examples"}
+    histogram(left, {"": 100 * feed.all.padding}, percent_bins(), "examples", **settings)
     for label, take in (("max", np.max), ("mean", np.mean)):
         right.plot([100 * take(each.padding) for each in feed.batches], ".-", label=label)
-    right.set(title="Padding by step", xlabel="step", ylabel="share of the crop, %", ylim=(-2, 102))
+    right.set(title="Padding by step", xlabel="step", ylabel=of_crop, ylim=(-2, 102))
     right.legend(fontsize=8)
 
 
@@ -292,48 +274,44 @@ def _feed_modes(figure: Figure, feed: Feed) -> None:
     left.set_xticks(range(len(MODE_NAMES)), MODE_NAMES)
     left.legend(fontsize=8)
     some = segments[timestamp_modes(segments, segments["fills_crop"]) == PARTIAL]
-    _draw_untimed(right, 1 - some["num_timed"] / some["num_measurements"], "segments")
+    _untimed(right, 1 - some["num_timed"] / some["num_measurements"], "segments")
 
 
 def _feed_segments(figure: Figure, feed: Feed) -> None:
     left, right = two_axes(figure)
     segments, sources = feed.all.num_segments, np.array(list(feed.sources.values()))
-    names = {"title": "Segments of an example", "xlabel": "segments", "ylabel": "examples"}
-    _draw_whole_numbers(left, segments, COLORS[0], "examples", **names)
-    names = {"title": "Contexts of a source, decoded", "xlabel": "contexts"}
-    _draw_whole_numbers(right, sources, COLORS[1], "sources", **names, ylabel="source addresses")
+    settings = {"title": "Segments of an example", "xlabel": "segments", "ylabel": "examples"}
+    _whole_numbers(left, segments, 0, "examples", **settings)
+    settings = {"title": "Contexts of a source, decoded", "xlabel": "contexts"}
+    _whole_numbers(right, sources, 1, "sources", **settings, ylabel="source addresses")
 
 
 def _feed_repeats(figure: Figure, feed: Feed) -> None:
-    axes: Axes = figure.subplots()
-    _draw_repeats(axes, {"all": feed.all.repeats}, "segments")
-    axes.set_title("Segments: destinations that come again")
+    title = "Segments: destinations that come again"
+    _repeats(figure, {"all": feed.all.repeats}, "segments", title)
 
 
 def _feed_windows(figure: Figure, feed: Feed) -> None:
     left, right = two_axes(figure)
-    left.set(title="Time between a segment's first and last timestamp", ylabel="segments")
-    if feed.spans_seconds:
-        _draw_spans(left, {"": np.array(feed.spans_seconds, float)})
-    else:
-        say_none("decoded segments with two timestamps", left)
-    measurements = feed.all.segments["num_measurements"]
-    names = {"title": "Measurements of a segment", "xlabel": "measurements", "ylabel": "segments"}
-    _draw_whole_numbers(right, measurements, COLORS[1], "segments", **names)
+    spans, absent = np.array(feed.spans_seconds, float), "decoded segments with two timestamps"
+    title = "Time between a segment's first and last timestamp"
+    _spans(left, {"": spans}, absent, title=title, ylabel="segments")
+    numbers = feed.all.segments["num_measurements"]
+    title = "Measurements of a segment"
+    _whole_numbers(
+        right, numbers, 1, "segments", title=title, xlabel="measurements", ylabel="segments"
+    )
 
 
 def _feed_rtt(figure: Figure, feed: Feed) -> None:
     axes: Axes = figure.subplots()
     rtts = np.array(feed.rtts_ms)
     answered = np.maximum(rtts[rtts >= 0], _MIN_RTT_MS)
-    axes.set_title("RTT of decoded measurements")
-    if not len(answered):
-        say_none("answered pings", axes)
-        return
-    failed = percent(1 - len(answered) / len(rtts))
-    axes.set_title(f"RTT of {len(rtts):,} decoded measurements, of which {failed} failed")
-    axes.hist(answered, log_bins(answered, 80), color=COLORS[0])
-    axes.set(xscale="log", xlabel="ms, logarithmic", ylabel="measurements")
+    title = "RTT of decoded measurements"
+    if histogram(axes, {"": answered}, log_bins(answered, 80), "answered pings", title=title):
+        failed = percent(1 - len(answered) / len(rtts))
+        axes.set_title(f"RTT of {len(rtts):,} decoded measurements, of which {failed} failed")
+        axes.set(xscale="log", xlabel="ms, logarithmic", ylabel="measurements")
 
 
 def _feed_tokens(figure: Figure, feed: Feed) -> None:
@@ -354,7 +332,7 @@ DRAWINGS = {
     "padding": _padding,
     "modes": _modes,
     "contexts_per_row": _contexts_per_row,
-    "repeats": _repeats,
+    "repeats": _context_repeats,
     "window_spans": _window_spans,
     "strides": _strides,
     "tokens_per_measurement": _tokens,

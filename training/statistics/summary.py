@@ -5,7 +5,7 @@ value is None.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,34 +27,17 @@ NUM_DEVIATIONS = 4
 _NAMES = {"mode": MODE_NAMES, "family": FAMILIES, "size": SIZE_NAMES}
 
 
+_NOT_PRINTED = ("mean_seconds", "min_seconds")  # to save width
+
+
 def summarise(statistics: Statistics) -> Summary:
     """Returns all tables by name: rows, padding, modes, repeats, spans, strides, density."""
-    return {
-        "rows": list(_rows(statistics)),
-        "padding": list(padding_lines(statistics)),
-        "modes": list(mode_lines(statistics)),
-        "repeats": list(_repeats(statistics)),
-        "spans": list(_spans(statistics)),
-        "strides": list(stride_lines(statistics)),
-        "density": list(_density(statistics)),
-    }
-
-
-_TITLES = {
-    "rows": "Rows and contexts, of all rows (small: packed, without K contexts)",
-    "padding": "Padding",
-    "modes": f"Timestamp modes; a bound is {NUM_DEVIATIONS} σ",
-    "repeats": "Measurements of large rows' contexts whose destination came before",
-    "spans": "Windows of large rows: time between their ends",
-    "strides": "Strides of large rows (ProbeWindowSampler)",
-    "density": "Tokens and bytes per measurement, of the rows sampled",
-}
-_NOT_PRINTED = ("mean_seconds", "min_seconds")  # to save width
+    return {name: list(lines_of(statistics)) for name, (_, lines_of) in _TABLES.items()}
 
 
 def tables(summary: Summary) -> Iterator[Table]:
     """Yields the tables of a summary for a terminal."""
-    for name, title in _TITLES.items():
+    for name, (title, _) in _TABLES.items():
         lines = [line for line in summary[name] if line.get("examples") != 0]
         keys = [key for key in (lines[0] if lines else [name]) if key not in _NOT_PRINTED]
         columns = [
@@ -253,3 +236,15 @@ def _density(statistics: Statistics) -> Iterator[Line]:
 def _tokens_per_measurement(contexts: np.ndarray) -> float | None:
     measurements = int(contexts["whole_measurements"].sum())
     return int(contexts["whole_tokens"].sum()) / measurements if measurements else None
+
+
+# The title and the lines of each table.
+_TABLES: dict[str, tuple[str, Callable[[Statistics], Iterator[Line]]]] = {
+    "rows": ("Rows and contexts, of all rows (small: packed, without K contexts)", _rows),
+    "padding": ("Padding", padding_lines),
+    "modes": (f"Timestamp modes; a bound is {NUM_DEVIATIONS} σ", mode_lines),
+    "repeats": ("Measurements of large rows' contexts whose destination came before", _repeats),
+    "spans": ("Windows of large rows: time between their ends", _spans),
+    "strides": ("Strides of large rows (ProbeWindowSampler)", stride_lines),
+    "density": ("Tokens and bytes per measurement, of the rows sampled", _density),
+}

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.report.output import Output
-from beam_pipeline.overlap.results.contaminated import merge_spans_of
+from beam_pipeline.overlap.results.contaminated import merge_spans_of, places_of
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
     COVERAGE,
@@ -406,9 +406,7 @@ def _sums(taken: pa.Table) -> pa.Table:
 
 def _taken(spans: pa.ListArray) -> pa.Table:
     """Returns the effect of a removal on each document, from its merged spans."""
-    num, places = len(spans), pc.list_flatten(spans)
-    starts, ends = (np.asarray(one, np.int64) for one in places.flatten())
-    documents = np.asarray(pc.list_parent_indices(spans), np.int64)
+    num, (documents, starts, ends) = len(spans), places_of(spans)
     wide = merge_spans_of(documents, np.maximum(starts - MARGIN_CHARS, 0), ends + MARGIN_CHARS)
     columns = (
         np.ones(num),

@@ -22,8 +22,7 @@ from beam_pipeline.overlap.ngrams.matching import find_candidates
 from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.token_texts import ngrams_of, token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
-from beam_pipeline.overlap.results import counts
-from beam_pipeline.overlap.results.counts import NGRAM_KEYS
+from beam_pipeline.overlap.results.counts import NGRAM_KEYS, ngrams_of_rows
 from beam_pipeline.overlap.results.match_files import Keep
 from beam_pipeline.overlap.results.output_files import read_lines, write_lines
 from beam_pipeline.storage.files import atomic_write, open_file
@@ -88,14 +87,10 @@ def read_boilerplate(path: str) -> Keep:
 
 def boilerplate_of(path: str, bucket: int, postings: Sequence[Postings]) -> np.ndarray:
     """Returns the sorted NGRAM_KEYS, in a bucket of evaluation rows, of a file of keys."""
-    first_row, stop_row = (at * counts.ROWS_PER_BUCKET for at in (bucket, bucket + 1))
     parts = [np.empty(0, NGRAM_KEYS)]
     for shard, ngrams in _by_shard(path).items():
-        found = postings[shard].expand(postings[shard].locate(ngrams), first_row, stop_row)
-        part = np.empty(len(found.rows), NGRAM_KEYS)
-        part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
-        part["n"] = postings[shard].lengths(ngrams)[found.which]
-        parts.append(part)
+        located = postings[shard].locate(ngrams)
+        parts.append(ngrams_of_rows(postings[shard], located, bucket, NGRAM_KEYS)[0])
     return np.sort(np.concatenate(parts))
 
 

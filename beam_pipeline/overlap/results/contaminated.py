@@ -11,33 +11,34 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import distinct
 from beam_pipeline.overlap.ngrams.token_batches import Texts, token_batches
 from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.details import Evaluation
 from beam_pipeline.overlap.results.match_files import Block, ScannedUnit
-from beam_pipeline.overlap.results.matches import BlockMatches, Places, first_of_each
+from beam_pipeline.overlap.results.matches import BlockMatches, first_of_each
 from beam_pipeline.overlap.results.output_files import (
+    PLACES,
     LazyFiles,
     escape_surrogates,
     make_table,
     parquet_writer,
+    place_lists,
     strings_of,
 )
 from beam_pipeline.storage.files import atomic_write
 from beam_pipeline.storage.parquet import open_parquet
 
-_SPANS = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))
 DOCUMENTS_SCHEMA = pa.schema(
     [
         ("train_path", pa.string()),
         ("train_row", pa.int64()),
         ("train_doc_id", pa.string()),
         ("eval_datasets", pa.list_(pa.string())),  # sorted
-        ("spans", _SPANS),  # code points, merged if they touch
+        ("spans", PLACES),  # code points, merged if they touch
         ("num_covered_chars", pa.int64()),
     ]
 )
@@ -66,6 +67,12 @@ class MergedSpans(NamedTuple):
     ends: np.ndarray  # int64 [p]
 
 
+def places_of(lists: pa.ListArray) -> tuple[np.ndarray, ...]:
+    """Returns the list, start and end of each of some PLACES, int64 [p]."""
+    of_lists, (starts, ends) = pc.list_parent_indices(lists), lists.flatten().flatten()
+    return tuple(np.asarray(each, np.int64) for each in (of_lists, starts, ends))
+
+
 def merge_spans_of(documents: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> MergedSpans:
     """Merges ranges by document; all three are int64 [p]."""
     bases = documents << _PLACE_BITS
@@ -77,23 +84,6 @@ def merge_spans_of(documents: np.ndarray, starts: np.ndarray, ends: np.ndarray) 
     return MergedSpans(documents[order][begins], firsts[begins] & mask, reach[lasts] & mask)
 
 
-@kernel
-def _merge_neighbours(documents, bounds, starts, ends, merged):
-    """Fills documents, starts and ends of places, merging each with the previous if they touch."""
-    count = 0
-    for ngram in range(documents.size):
-        for at in range(bounds[ngram], bounds[ngram + 1]):
-            start, end = np.int64(starts[at]), np.int64(ends[at])
-            last = count - 1
-            is_same = count > 0 and merged[0, last] == documents[ngram]
-            if is_same and merged[1, last] <= start <= merged[2, last]:
-                merged[2, last] = max(merged[2, last], end)
-                continue
-            merged[0, count], merged[1, count], merged[2, count] = documents[ngram], start, end
-            count += 1
-    return count
-
-
 class ContaminatedDocuments:
     """Writes the documents of a work unit that have matches, one block at a time."""
 
@@ -103,15 +93,14 @@ class ContaminatedDocuments:
         self._spans: list[MergedSpans] = []
         self._pairs: list[np.ndarray] = []
 
-    def add(self, found: BlockMatches, places: Places) -> None:
-        """Adds matches, in order, and the places of their n-grams in documents."""
+    def add(self, found: BlockMatches, places: pa.ListArray) -> None:
+        """Adds matches, in order, and the PLACES of their n-grams in documents."""
         if found.block is not self._block:
             self.flush()
             self._block = found.block
-        merged = np.empty((3, len(places.starts)), np.int64)  # mostly left unfilled
-        of_places = found.block.documents[found.shared]
-        count = _merge_neighbours(of_places, *places, merged)
-        self._spans.append(merge_spans_of(*merged[:, :count]))
+        of_ngrams, starts, ends = places_of(places)
+        of_places = found.block.documents[found.shared][of_ngrams]
+        self._spans.append(merge_spans_of(of_places, starts, ends))
         datasets = self._evaluation.instances.datasets_of(found.matches.rows)
         pairs = found.matches.documents * len(self._evaluation.rows.datasets) + datasets
         self._pairs.append(np.unique(pairs[first_of_each([pairs])]))
@@ -133,7 +122,6 @@ class ContaminatedDocuments:
         place_of = np.argsort(order)  # the rank of each name
         documents, datasets = np.divmod(np.unique(np.concatenate(self._pairs)), len(names))
         pairs = np.sort(documents * len(names) + place_of[datasets])
-        places = [pa.array(each, pa.int32()) for each in (spans.starts, spans.ends)]
         columns = [
             pa.array([escape_surrogates(self._scanned.unit.path)] * num, pa.string()),
             block.rows + self._scanned.row_offset,
@@ -142,9 +130,7 @@ class ContaminatedDocuments:
                 np.searchsorted(pairs // len(names), np.arange(num + 1)).astype(np.int32),
                 pa.array(names[order][pairs % len(names)], pa.string()),
             ),
-            pa.ListArray.from_arrays(
-                by_document.astype(np.int32), pa.StructArray.from_arrays(places, ["start", "end"])
-            ),
+            place_lists(by_document, spans.starts, spans.ends),
             np.add.reduceat(spans.ends - spans.starts, by_document[:-1]),
         ]
         return pa.table(columns, schema=DOCUMENTS_SCHEMA)

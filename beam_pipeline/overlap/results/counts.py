@@ -102,8 +102,8 @@ def measure_unit(
         pairs = found.pairs()[1:] if with_details else _unordered_pairs(found.matches)
         total.add(_count_rows(*pairs))
         num_matches += len(found.matches.rows)
-        num_train_places = np.diff(found.block.bounds)[found.matches.shared]
-        num_places += len(found.matches.tokens) + int(num_train_places.sum())
+        in_documents = found.block.num_places[found.matches.shared]
+        num_places += len(found.matches.tokens) + int(in_documents.sum())
         if with_details:
             details.measure(found)
     rows = total.records()
@@ -176,13 +176,13 @@ def _shared_of_blocks(paths: Sequence[str], keep: Keep | None) -> Iterator[np.nd
     for block in read_blocks(paths, keep, with_texts=False):
         counts = np.ones(len(block.ngrams), SHARED_COUNTS)
         counts["ngram"], counts["shard"] = block.ngrams, block.index_shards
-        counts["occurrences"] = np.diff(block.bounds)
+        counts["occurrences"] = block.num_places
         yield counts
 
 
 def add_shared(counts: Iterable[np.ndarray]) -> np.ndarray:
     """Returns the sum of SHARED_COUNTS, in any order."""
-    total = shared_sum()
+    total = Sum(SHARED_COUNTS, ("shard", "ngram"))
     for each in counts:
         total.add(each)
     return total.records()
@@ -190,13 +190,21 @@ def add_shared(counts: Iterable[np.ndarray]) -> np.ndarray:
 
 def _by_row(counts: np.ndarray, postings: Postings, located: Located, bucket: int) -> np.ndarray:
     """Returns the NGRAM_COUNTS of a bucket of evaluation rows, from SHARED_COUNTS."""
+    part, which = ngrams_of_rows(postings, located, bucket, NGRAM_COUNTS)
+    for name in ("occurrences", "documents"):
+        part[name] = counts[name][which]
+    return part
+
+
+def ngrams_of_rows(
+    postings: Postings, located: Located, bucket: int, dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns records with the NGRAM_KEYS of n-grams in a bucket of rows, and their indices."""
     found = postings.expand(located, bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET)
-    part = np.empty(len(found.rows), NGRAM_COUNTS)
+    part = np.empty(len(found.rows), dtype)
     part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
     part["n"] = postings.lengths(located.ngrams[found.which])
-    for name in ("occurrences", "documents"):
-        part[name] = counts[name][found.which]
-    return part
+    return part, found.which
 
 
 class Sum:
@@ -222,11 +230,6 @@ class Sum:
         self._total = _sum_by_key(np.concatenate([self._total, *self._pending]), self._keys)
         self._pending, self._num_pending = [], 0
         return self._total
-
-
-def shared_sum() -> Sum:
-    """Returns an empty sum of SHARED_COUNTS."""
-    return Sum(SHARED_COUNTS, ("shard", "ngram"))
 
 
 def add_counts(counts: Iterable[BucketCounts]) -> BucketCounts:

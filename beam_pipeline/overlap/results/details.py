@@ -135,13 +135,13 @@ class _Lines:
         self._columns: list[tuple[pa.LargeBinaryArray, np.ndarray] | bytes] = [
             ngrams,
             b',"eval_offsets":',
-            (json_places(*found.eval_places()), np.arange(len(of_match))),
+            (json_places(found.eval_places()), np.arange(len(of_match))),
             b',"n":',
             (json_numbers(found.lengths()), of_match),
             (documents.middle, matches.documents),
             ngrams,
             b',"train_offsets":',
-            (json_places(*found.train_places()), of_match),
+            (json_places(found.train_places()), of_match),
             (documents.end, matches.documents),
         ]
         self.sizes = evaluation.beginning_sizes(mode)[matches.rows]  # int64 [m], bytes

@@ -5,12 +5,14 @@
               → instances    gzip member: a record per (document, evaluation set, n)
               → matches      Arrow: a row per match, without texts
               → documents    Parquet: a row per contaminated document
-              → hits, left_out
+              → hits         PAIRS, sorted: evaluation rows hit, by n
+              → left_out     a record per pair of texts with fewer details than matches
 
 One pass over the matches writes all, in the order of (row, evaluation row, n, places there). Caps
 affect details only. Empty files are not created.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +27,9 @@ from beam_pipeline.overlap.results.details import (
     UnitLines,
 )
 from beam_pipeline.overlap.results.match_files import Block, Keep, ScannedUnit
-from beam_pipeline.overlap.results.matches import BlockMatches, Places, distinct, read_matches
+from beam_pipeline.overlap.results.matches import BlockMatches, distinct, read_matches
 from beam_pipeline.overlap.results.output_files import (
+    PLACES,
     GzipMember,
     LazyFiles,
     arrow_writer,
@@ -39,7 +42,6 @@ from beam_pipeline.overlap.results.output_files import (
     strings_of,
 )
 
-_OFFSETS = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))
 MATCHES_SCHEMA = pa.schema(
     [
         ("eval_dataset", pa.string()),
@@ -50,8 +52,8 @@ MATCHES_SCHEMA = pa.schema(
         ("train_row", pa.int64()),
         ("train_doc_id", pa.string()),
         ("n", pa.int32()),
-        ("eval_offsets", _OFFSETS),
-        ("train_offsets", _OFFSETS),
+        ("eval_offsets", PLACES),
+        ("train_offsets", PLACES),
     ]
 )
 # Before files are joined: strings are stored once for many matches.
@@ -69,24 +71,12 @@ _MIN_PENDING = 1 << 16
 
 
 class ExpandedUnit(NamedTuple):
-    """The files written for a work unit; a path is None if its file would be empty."""
+    """The files written for a work unit."""
 
     scanned: ScannedUnit
     num_details: int = 0
     num_left_out: int = 0  # by --max_details
-    details_path: str | None = None
-    instances_path: str | None = None
-    matches_path: str | None = None
-    hits_path: str | None = None  # PAIRS, sorted: evaluation rows hit, by n
-    pairs_left_out_path: str | None = None
-    train_texts_path: str | None = None
-    documents_path: str | None = None
-
-
-_FILES = (
-    "details.gz", "instances.gz", "matches.arrow", "hits", "left_out", "train_texts.gz",
-    "documents.parquet",
-)  # fmt: skip
+    paths: Mapping[str, str] = {}  # of the files that are not empty, by name
 
 
 def expand_unit(
@@ -123,8 +113,7 @@ def expand_unit(
             as_pairs = np.empty(len(hits), PAIRS)
             as_pairs["number"], as_pairs["n"] = hits >> _HALF, hits
             files.get("hits").write(as_pairs.tobytes())
-    counts = details.num_written, details.num_left_out
-    return ExpandedUnit(scanned, *counts, *map(files.path, _FILES))
+    return ExpandedUnit(scanned, details.num_written, details.num_left_out, files.paths)
 
 
 # --- instances ----------------------------------------------------------------------------------
@@ -167,15 +156,14 @@ class _InstanceLines:
 
 
 def _match_table(
-    found: BlockMatches, scanned: ScannedUnit, evaluation: Evaluation, places: Places
+    found: BlockMatches, scanned: ScannedUnit, evaluation: Evaluation, places: pa.ListArray
 ) -> pa.Table:
-    """Returns rows of _JOINED_SCHEMA, given the places of n-grams in documents."""
+    """Returns rows of _JOINED_SCHEMA, given the PLACES of n-grams in documents."""
     matches, block = found.matches, found.block
     assert block.ids is not None
     numbers, of_row = distinct(matches.rows)
     rows = evaluation.rows.take(numbers, with_texts=False)
     path = pa.array([escape_surrogates(scanned.unit.path)])
-    train = _offsets(places)
     columns = [
         *(_repeated(column_of(rows, name), of_row) for name in ("eval_dataset", "eval_path")),
         column_of(rows, "eval_row").take(pa.array(of_row)),
@@ -184,8 +172,8 @@ def _match_table(
         block.rows[matches.documents] + scanned.row_offset,
         _repeated(block.ids, matches.documents),
         matches.lengths.astype(np.int32),
-        _offsets(found.eval_places()),
-        train.take(pa.array(found.of_match)),
+        found.eval_places(),
+        places.take(pa.array(found.of_match)),
     ]
     return pa.table(columns, _JOINED_SCHEMA)
 
@@ -194,9 +182,3 @@ def _repeated(values: pa.Array, which: np.ndarray) -> pa.DictionaryArray:
     """Returns values by index, as strings."""
     numbers = pa.array(which.astype(np.int32))
     return pa.DictionaryArray.from_arrays(numbers, strings_of(values))
-
-
-def _offsets(places: Places) -> pa.ListArray:
-    fields = places.starts.view(np.int32), places.ends.view(np.int32)
-    structs = pa.StructArray.from_arrays(fields, ["start", "end"])
-    return pa.ListArray.from_arrays(places.bounds.astype(np.int32), structs)

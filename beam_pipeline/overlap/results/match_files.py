@@ -24,7 +24,7 @@ from beam_pipeline.documents.files import WorkUnit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.ngrams.matching import SharedNgrams
 from beam_pipeline.overlap.ngrams.sections import count_code_points
-from beam_pipeline.overlap.results.output_files import LazyFiles, parquet_writer
+from beam_pipeline.overlap.results.output_files import LazyFiles, parquet_writer, place_lists
 from beam_pipeline.storage.files import atomic_write
 from beam_pipeline.storage.lines import explained_damage
 from beam_pipeline.storage.parquet import open_parquet, read_row_groups
@@ -89,9 +89,8 @@ class Block(NamedTuple):
     documents: np.ndarray  # int64 [s], index of each shared n-gram's document, ascending
     index_shards: np.ndarray  # int32 [s]
     ngrams: np.ndarray  # int64 [s], numbers in the index shard
-    bounds: np.ndarray  # int64 [s + 1], of the places in `starts` and `ends`
-    starts: np.ndarray  # uint32, in code points of the document
-    ends: np.ndarray | None = None  # uint32; None if only counts are read
+    num_places: np.ndarray  # int64 [s], in the document
+    places: pa.ListArray | None  # PLACES [s]; None if only counts are read
 
 
 Keep = Callable[[int, np.ndarray], np.ndarray]  # (index shard, n-grams) → whether each counts
@@ -166,13 +165,10 @@ def _table(batch: DocumentBatch, shared: SharedNgrams) -> pa.Table:
 def _sparse(values: Sequence[bytes | None], places: np.ndarray, size: int) -> pa.LargeBinaryArray:
     """Returns an array with values at ascending places, otherwise null."""
     # `take` would allocate as much for a null as for a value.
-    is_valid, bounds = np.zeros(size, bool), np.zeros(size + 1, np.int64)
+    sparse: list[bytes | None] = [None] * size
     for place, value in zip(places.tolist(), values, strict=True):
-        is_valid[place], bounds[place + 1] = value is not None, len(value or b"")
-    data = b"".join(value or b"" for value in values)
-    bits = np.packbits(is_valid, bitorder="little")
-    buffers = [pa.py_buffer(each) for each in (bits, np.cumsum(bounds), data)]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), size, buffers)
+        sparse[place] = value
+    return pa.array(sparse, pa.large_binary())
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -258,8 +254,8 @@ def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts
     if keep is not None:
         for at, _ in tables:
             is_kept[shards == at] = keep(at, ngrams[shards == at])
-    of_ngrams, names = all_rows, [name for name in _PLACES if name in table.column_names]
-    lists = [table.column(name).combine_chunks() for name in names]
+    of_ngrams = all_rows
+    lists = [table.column(name).combine_chunks() for name in _PLACES if name in table.column_names]
     if len(tables) > 1 or not is_kept.all():  # skipped if possible: documents may be huge
         order = np.flatnonzero(is_kept)
         order = order[np.argsort(all_rows[order], kind="stable")]
@@ -274,8 +270,7 @@ def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts
         of_each, firsts = np.unique(all_rows[with_text], return_index=True)
         which = pa.array(with_text[firsts[np.searchsorted(of_each, rows)]])
         texts, ids = column.take(which), table.column("doc_id").chunk(0).take(which)
-    bounds, (starts, *ends) = (
-        lists[0].offsets.to_numpy(),
-        (each.values.to_numpy() for each in lists),
-    )
-    return Block(rows, texts, ids, documents, shards, ngrams, bounds, starts, *ends)
+    bounds, places = lists[0].offsets.to_numpy(), None
+    if with_texts:
+        places = place_lists(bounds, *(each.values.to_numpy() for each in lists))
+    return Block(rows, texts, ids, documents, shards, ngrams, np.diff(bounds), places)

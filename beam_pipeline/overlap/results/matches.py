@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.postings import Located, Postings
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of
 from beam_pipeline.overlap.results.match_files import Block, Keep, read_blocks
+from beam_pipeline.overlap.results.output_files import place_lists
 
 _PLACES_AT_A_TIME = 1 << 18  # on both sides, for each match
 _TOKENS_PER_PLACE = 8  # tokens of n-gram text that take the memory of a place
@@ -38,14 +38,6 @@ class Matches(NamedTuple):
     tokens: np.ndarray  # int64, first tokens of the places, as indices in the evaluation row
 
 
-class Places(NamedTuple):
-    """The places of n-grams in a text: [start, end) in code points, one list per n-gram."""
-
-    bounds: np.ndarray  # int64 [m + 1]
-    starts: np.ndarray  # uint32
-    ends: np.ndarray  # uint32
-
-
 class BlockMatches(NamedTuple):
     """Some matches of a block, and their n-grams."""
 
@@ -55,19 +47,18 @@ class BlockMatches(NamedTuple):
     shared: np.ndarray  # int64 [u], distinct n-grams of the matches, as indices in the block
     of_match: np.ndarray  # int64 [m], index of each match's n-gram in `shared`
 
-    def eval_places(self) -> Places:
-        """Returns the places of the m matches in evaluation rows."""
+    def eval_places(self) -> pa.ListArray:
+        """Returns the PLACES of the m matches in evaluation rows."""
         found, texts = self.matches, self.texts
         sizes = np.diff(found.bounds)
         at = np.repeat(texts.firsts[found.rows], sizes) + found.tokens
         ends = texts.ends[at + np.repeat(found.lengths, sizes) - 1]
-        return Places(found.bounds, texts.starts[at], ends)
+        return place_lists(found.bounds, texts.starts[at], ends)
 
-    def train_places(self) -> Places:
-        """Returns the places of the u n-grams in their documents."""
-        block = self.block
-        assert block.ends is not None
-        return Places(*take_lists(self.shared, block.bounds, block.starts, block.ends))
+    def train_places(self) -> pa.ListArray:
+        """Returns the PLACES of the u n-grams in their documents."""
+        assert self.block.places is not None
+        return self.block.places.take(pa.array(self.shared))
 
     def lengths(self) -> np.ndarray:
         """Returns the n of the u n-grams."""
@@ -149,7 +140,7 @@ def expand_block(
     lengths, weights = (np.empty(len(block.ngrams), np.int64) for _ in range(2))
     for found in shards:
         lengths[found.which] = found.postings.lengths(found.located.ngrams)
-    own = 1 + np.diff(block.bounds) + lengths // _TOKENS_PER_PLACE
+    own = 1 + block.num_places + lengths // _TOKENS_PER_PLACE
     for found in shards:
         located = found.located
         num_rows, num_places = found.postings.num_rows(located.ngrams, located.keys)
@@ -214,9 +205,10 @@ def _sorted(found: Matches, texts: TokenTexts) -> Matches:
         is_tied &= key[order[1:]] == key[order[:-1]]
     if is_tied.any():
         _settle_ties(order, is_tied, found, texts)
-    bounds, tokens = take_lists(order, found.bounds, found.tokens)
+    tokens = pa.LargeListArray.from_arrays(found.bounds, found.tokens).take(pa.array(order))
     shared, documents, rows, lengths = (each[order] for each in found[:4])
-    return Matches(shared, documents, rows, lengths, bounds, tokens)
+    lists = tokens.offsets.to_numpy(), tokens.values.to_numpy()
+    return Matches(shared, documents, rows, lengths, *lists)
 
 
 def _settle_ties(order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: TokenTexts) -> None:
@@ -232,25 +224,6 @@ def _settle_ties(order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: 
     edges = np.flatnonzero(np.diff(is_tied, prepend=False, append=False)).reshape(-1, 2)
     for first, last in edges.tolist():
         order[first : last + 1] = sorted(order[first : last + 1].tolist(), key=key)
-
-
-def take_lists(
-    which: np.ndarray, bounds: np.ndarray, *columns: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    """Returns the bounds of some lists, and their values in each column that has such bounds."""
-    taken = np.append(0, np.cumsum(bounds[which + 1] - bounds[which]))
-    return taken, *(_copy_lists(which, bounds, values, taken) for values in columns)
-
-
-@kernel
-def _copy_lists(which, bounds, values, taken):
-    copied = np.empty(taken[-1], values.dtype)
-    for number in range(which.size):
-        at = bounds[which[number]]
-        for to in range(taken[number], taken[number + 1]):
-            copied[to] = values[at]
-            at += 1
-    return copied
 
 
 # --- orders -------------------------------------------------------------------------------------

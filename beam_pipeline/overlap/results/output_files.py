@@ -23,6 +23,7 @@ from beam_pipeline.storage.files import atomic_write, open_file
 _BLOCK_BYTES = 1 << 20
 _GZIP_FORMAT = 31  # zlib's wbits for a gzip header, without name and time
 _LEVEL = 3
+PLACES = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))  # in code points
 EMPTY_MEMBER = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT).flush()
 
 
@@ -74,13 +75,13 @@ def piece(data: bytes) -> pa.LargeBinaryScalar:
 
 def join_pieces(columns: Sequence[Any]) -> pa.LargeBinaryArray:
     """Concatenates the pieces of some columns by row."""
-    return pc.binary_join_element_wise(*columns, piece(b""))  # pyright: ignore[reportAttributeAccessIssue]
+    return pc.binary_join_element_wise(*columns, piece(b""))
 
 
 def json_lists(bounds: np.ndarray, pieces: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     """Returns pieces[bounds[i]:bounds[i + 1]] as JSON lists."""
     lists = pa.LargeListArray.from_arrays(bounds, pieces)
-    joined = pc.binary_join(lists, piece(b","))  # pyright: ignore[reportAttributeAccessIssue]
+    joined = pc.binary_join(lists, piece(b","))
     return join_pieces([piece(b"["), joined, piece(b"]")])
 
 
@@ -94,8 +95,8 @@ def record_pieces(fields: Mapping[str, Any]) -> list[Any]:
 def record_lines(fields: Mapping[str, Any]) -> memoryview:
     """Returns lines of objects with these fields, in the bytes of `json_line`."""
     lines = join_pieces([*record_pieces(fields), piece(b"}\n")])
-    odd = pc.match_substring(lines, b"\\ud")  # pyright: ignore[reportAttributeAccessIssue]
-    if pc.any(odd).as_py():  # pyright: ignore[reportAttributeAccessIssue]
+    odd = pc.match_substring(lines, b"\\ud")
+    if pc.any(odd).as_py():
         # With a lone surrogate, `json_line` escapes everything that is not ASCII.
         texts = (line.as_py() for line in lines)
         fixed = [json_line(json.loads(text)) if b"\\ud" in text else text for text in texts]
@@ -124,7 +125,7 @@ def json_strings(strings: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     is_escaped = (utf8 < ord(" ")) | (utf8 == ord('"')) | (utf8 == ord("\\"))
     for byte in np.unique(utf8[is_escaped])[::-1].tolist():  # backslashes first
         escape = json_value(chr(byte))[1:-1]
-        strings = pc.replace_substring(strings, bytes([byte]), escape)  # pyright: ignore[reportAttributeAccessIssue]
+        strings = pc.replace_substring(strings, bytes([byte]), escape)
     return join_pieces([piece(b'"'), strings, piece(b'"')])
 
 
@@ -136,14 +137,15 @@ def json_numbers(values: np.ndarray) -> pa.LargeBinaryArray:
 def json_floats(values: np.ndarray) -> pa.LargeBinaryArray:
     """Returns float64 values, at least one, as JSON."""
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode()
-    split = pc.split_pattern(pa.array([text], pa.large_string()), ",")  # pyright: ignore[reportAttributeAccessIssue]
+    split = pc.split_pattern(pa.array([text], pa.large_string()), ",")
     return split.flatten().cast(pa.large_binary())
 
 
-def json_places(bounds: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.LargeBinaryArray:
-    """Returns lists of places as JSON: `[[0,5],[9,12]]`."""
-    pairs = [piece(b"["), json_numbers(starts), piece(b","), json_numbers(ends), piece(b"]")]
-    return json_lists(bounds, join_pieces(pairs))
+def json_places(places: pa.ListArray) -> pa.LargeBinaryArray:
+    """Returns PLACES, not a slice, as JSON: `[[0,5],[9,12]]`."""
+    starts, ends = (json_numbers(each.to_numpy()) for each in places.flatten().flatten())
+    pairs = join_pieces([piece(b"["), starts, piece(b","), ends, piece(b"]")])
+    return json_lists(places.offsets.to_numpy().astype(np.int64), pairs)
 
 
 def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
@@ -213,9 +215,10 @@ class LazyFiles(ExitStack):
             self._open[name] = self.enter_context(wrap(stream, **options))
         return self._open[name]
 
-    def path(self, name: str) -> str | None:
-        """Returns the path of a file, or None if it was not created."""
-        return f"{self._prefix}.{name}" if name in self._open else None
+    @property
+    def paths(self) -> dict[str, str]:
+        """The path of each file by name."""
+        return {name: f"{self._prefix}.{name}" for name in self._open}
 
 
 # --- Parquet and Arrow --------------------------------------------------------------------------
@@ -235,6 +238,13 @@ def strings_of(values: pa.LargeBinaryArray) -> pa.StringArray:
             None if each is None else escape_surrogates(decode(each)) for each in values.to_pylist()
         )
         return pa.array(texts, pa.string())
+
+
+def place_lists(bounds: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.ListArray:
+    """Returns ranges [start, end) as PLACES, with the bounds of each list."""
+    fields = [each.astype(np.int32) for each in (starts, ends)]
+    structs = pa.StructArray.from_arrays(fields, ["start", "end"])
+    return pa.ListArray.from_arrays(bounds.astype(np.int32), structs)
 
 
 def parquet_writer(stream: BinaryIO, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:

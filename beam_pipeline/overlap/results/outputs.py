@@ -9,7 +9,7 @@ were hit. Its memory grows with evaluation rows and work units, not with matches
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import itemgetter
@@ -50,7 +50,6 @@ from beam_pipeline.storage.parquet import read_row_groups
 
 MAX_GROUPS = 512
 FILE_HITS = np.dtype([("file", "<u4"), *PAIRS.descr])
-_GROUP_FILES = "hits", "letters.parquet", "documents.parquet"
 _WORK_UNITS_PER_FILE = 1000  # of overlap_instances
 _ROWS_PER_GROUP = 1 << 16
 _VALUES_PER_GROUP = 1 << 22  # places, of 8 bytes
@@ -61,13 +60,21 @@ _Chunks = Iterable[bytes | memoryview]
 
 
 class FileGroup(NamedTuple):
-    """The files of a group; a path is None if its file would be empty."""
+    """The files of a group.
+
+    hits               FILE_HITS, sorted: evaluation rows hit by each training file
+    matches.arrow      for `read_tables`
+    letters.parquet    dead letters of the training files
+    documents.parquet
+    """
 
     number: int
-    hits_path: str | None  # FILE_HITS, sorted: evaluation rows hit by each training file
-    matches_path: str | None  # for `read_tables`
-    letters_path: str | None  # dead letters of the training files
-    documents_path: str | None
+    paths: Mapping[str, str]  # of the files that are not empty, by name
+
+
+def _paths(written: Iterable[ExpandedUnit | FileGroup], name: str) -> list[str]:
+    """Returns the paths of all files of a name."""
+    return [each.paths[name] for each in written if name in each.paths]
 
 
 def group_of(file_number: int, num_files: int) -> int:
@@ -81,13 +88,11 @@ def join_units(
     """Writes the files of a group, in the order of its work units."""
     ordered = sorted(units, key=lambda unit: unit.scanned.order)
     with LazyFiles(prefix, temp_folder) as files:
-        with_hits = [unit for unit in ordered if unit.hits_path is not None]
-        copies = local_copies(unit.hits_path or "" for unit in with_hits)
-        numbers = (unit.scanned.order[0] for unit in with_hits)
+        copies = local_copies(_paths(ordered, "hits"))
+        numbers = (unit.scanned.order[0] for unit in ordered if "hits" in unit.paths)
         for number_of_file, of_file in groupby(zip(numbers, copies, strict=True), itemgetter(0)):
             files.get("hits").write(_hits(number_of_file, (path for _, path in of_file)).tobytes())
-        paths = (unit.documents_path for unit in ordered if unit.documents_path is not None)
-        for path in local_copies(paths):
+        for path in local_copies(_paths(ordered, "documents.parquet")):
             for table in read_row_groups(path):
                 writer = files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
                 writer.write_table(table)
@@ -99,12 +104,11 @@ def join_units(
                 files.get(
                     "letters.parquet", parquet_writer, schema=dead_letters.SCHEMA
                 ).write_table(table.set_column(1, "row", rows))
-    matches = [unit.matches_path for unit in ordered if unit.matches_path is not None]
-    matches_path = f"{prefix}.matches.arrow" if matches else None
-    if matches_path is not None:
-        join_files(matches_path, temp_folder, matches)
-    hits, letters, documents = map(files.path, _GROUP_FILES)
-    return FileGroup(number, hits, matches_path, letters, documents)
+    written = files.paths
+    if matches := _paths(ordered, "matches.arrow"):
+        written["matches.arrow"] = f"{prefix}.matches.arrow"
+        join_files(written["matches.arrow"], temp_folder, matches)
+    return FileGroup(number, written)
 
 
 def _hits(file_number: int, paths: Iterable[str]) -> np.ndarray:
@@ -156,15 +160,13 @@ def write_outputs(
     if results.options.details.has_caps:
         by_file = unique_path(temp_folder, "left-out-by-file")
         _write_chunks(by_file, temp_folder, map(json_line, _left_out_records(results.units)))
-        left_out = (unit.pairs_left_out_path for unit in results.units)
-        joined[layout.DETAILS_LEFT_OUT] = [*left_out, by_file]
+        joined[layout.DETAILS_LEFT_OUT] = [*_paths(results.units, "left_out"), by_file]
     with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
         paths = [f"{output_path}/{name}" for name in lines]
         list(pool.map(_write_chunks, paths, [temp_folder] * len(lines), lines.values()))
     for name, parts in joined.items():
         empty = EMPTY_MEMBER if name.endswith(".gz") else b""
-        paths = [path for path in parts if path is not None]
-        join_files(f"{output_path}/{name}", temp_folder, paths, empty)
+        join_files(f"{output_path}/{name}", temp_folder, parts, empty)
     tables = _write_tables(output_path, temp_folder, results)
     with atomic_write(f"{output_path}/{layout.TRAIN_FILES}", temp_folder) as stream:
         pq.write_table(train_files_table([unit.scanned for unit in results.units]), stream)
@@ -207,30 +209,29 @@ def _line_files(rows: EvaluationRows, results: Results) -> dict[str, _Chunks]:
     return lines
 
 
-def _joined_files(results: Results) -> dict[str, list[str | None]]:
+def _joined_files(results: Results) -> dict[str, list[str]]:
     """Returns the parts of the files that workers wrote, by name."""
     units, buckets = results.units, results.buckets
-    joined: dict[str, list[str | None]] = {
-        layout.DETAILS: [unit.details_path for unit in units],
+    joined = {
+        layout.DETAILS: _paths(units, "details.gz"),
         layout.NGRAMS: [bucket.ngrams_path for bucket in buckets],
         layout.COVERAGE: [bucket.coverage_path for bucket in buckets],
     }
     if results.options.details.mode == COMPACT:
-        joined[layout.TRAIN_TEXTS] = [unit.train_texts_path for unit in units]
-        joined[layout.EVAL_TEXTS] = [bucket.texts_path for bucket in buckets]
+        joined[layout.TRAIN_TEXTS] = _paths(units, "train_texts.gz")
+        joined[layout.EVAL_TEXTS] = [bucket.texts_path for bucket in buckets if bucket.texts_path]
     num_files = max(1, -(-len(units) // _WORK_UNITS_PER_FILE))
     for number in range(num_files):
         first, stop = (len(units) * at // num_files for at in (number, number + 1))
         name = f"tmp/overlap_instances-{number:05d}-of-{num_files:05d}.jsonl.gz"
-        joined[name] = [unit.instances_path for unit in units[first:stop]]
+        joined[name] = _paths(units[first:stop], "instances.gz")
     return joined
 
 
 def _path_lines(instances: Instances, results: Results) -> Iterator[memoryview]:
     """Yields a line for each training file, evaluation set and n with a hit."""
     train_paths = {unit.scanned.order[0]: unit.scanned.unit.path for unit in results.units}
-    paths = (group.hits_path for group in results.groups if group.hits_path is not None)
-    for path in local_copies(paths):
+    for path in local_copies(_paths(results.groups, "hits")):
         yield instances.path_lines(np.fromfile(path, FILE_HITS), train_paths)
 
 
@@ -251,18 +252,14 @@ def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]
 def _write_tables(output_path: str, temp_folder: str, results: Results) -> list[str]:
     """Writes the tables of all groups, joined; returns their names in the output."""
     groups, names = results.groups, [layout.MATCHES, layout.DOCUMENTS]
-    matches, documents, letters = (
-        [getattr(group, f"{name}_path") for group in groups]
-        for name in ("matches", "documents", "letters")
-    )
-    letters = [path for path in [*results.letters_paths, *letters] if path is not None]
+    letters = [*results.letters_paths, *_paths(groups, "letters.parquet")]
     names += [layout.DEAD_LETTERS] if letters else []
-    for name, schema, parts, read in (
-        (layout.MATCHES, MATCHES_SCHEMA, matches, read_tables),
-        (layout.DOCUMENTS, DOCUMENTS_SCHEMA, documents, read_row_groups),
+    for name, schema, file, read in (
+        (layout.MATCHES, MATCHES_SCHEMA, "matches.arrow", read_tables),
+        (layout.DOCUMENTS, DOCUMENTS_SCHEMA, "documents.parquet", read_row_groups),
     ):
-        paths = (path for path in parts if path is not None)
-        found = (table.cast(schema) for path in local_copies(paths) for table in read(path))
+        paths = local_copies(_paths(groups, file))
+        found = (table.cast(schema) for path in paths for table in read(path))
         _join_tables(f"{output_path}/{name}", temp_folder, schema, found)
     if letters:
         with (
@@ -292,10 +289,7 @@ def _join_tables(
         group: list[pa.Table] = []
         num_rows = num_values = 0
         for table in tables:
-            sizes = sum(
-                pc.list_value_length(table.column(name)).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
-                for name in lists
-            )
+            sizes = sum(pc.list_value_length(table.column(name)).to_numpy() for name in lists)
             values, start = np.cumsum(sizes, dtype=np.int64), 0
             while start < len(table):
                 before = values[start - 1] if start else 0

@@ -8,7 +8,7 @@ Lines are made in columns, for several rows at a time. Counts identify an n-gram
 in the row. Its other places have the same hash and are compared as text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from beam_pipeline.overlap.results.output_files import (
     json_places,
     json_strings,
     piece,
+    place_lists,
     record_lines,
 )
 from beam_pipeline.storage.files import atomic_write
@@ -49,7 +50,6 @@ HITS = np.dtype(
         ("num_informative_places", "<i8"),
     ]
 )
-Span = tuple[int, int]
 _TEXTS_AT_A_TIME = 256
 _TOKENS_AT_A_TIME = 1 << 16
 _HALF = np.uint64(32)
@@ -189,21 +189,6 @@ class BucketFiles(NamedTuple):
     texts_path: str | None = None  # of `write_eval_texts`, a gzip member
 
 
-def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:
-    """Returns ranges [start, end) in order, merging those at most `max_gap` apart.
-
-    >>> merge_spans([(4, 9), (0, 2), (2, 3)])
-    [(0, 3), (4, 9)]
-    """
-    merged: list[Span] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1] + max_gap:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((start, end))
-    return merged
-
-
 def write_bucket(
     prefix: str,
     temp_folder: str,
@@ -302,7 +287,7 @@ def _coverage_fields(
     spans = merge_spans_of(of_places, starts.astype(np.int64), ends.astype(np.int64))
     bounds = np.searchsorted(spans.documents, np.arange(len(hits) + 1))
     return {
-        "spans": json_places(bounds, spans.starts, spans.ends),
+        "spans": json_places(place_lists(bounds, spans.starts, spans.ends)),
         "longest_span": json_numbers(np.maximum.reduceat(spans.ends - spans.starts, bounds[:-1])),
         "num_tokens": json_numbers(hits["num_tokens"]),
         "num_covered_tokens": json_numbers(hits["num_covered_tokens"]),

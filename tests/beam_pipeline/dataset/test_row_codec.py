@@ -93,6 +93,16 @@ def test_to_arrow(encoding, wide):
 
 
 @both_encodings
+@pytest.mark.parametrize("wide", [False, True])
+def test_to_batches(encoding, wide):
+    row = decode_record(encode_row(make_run(100, seed=7, wide=wide), KEY, encoding))
+    for size in (8, 64, 96, 200):
+        batches = list(row.to_batches(size))
+        assert [batch.num_rows for batch in batches[:-1]] == [size] * ((100 - 1) // size)
+        assert pa.Table.from_batches(batches).equals(pa.Table.from_batches([row.to_arrow()]))
+
+
+@both_encodings
 def test_record_columns(encoding):
     times = [YEAR_2024_US + 1, YEAR_2024_US + 1_500_003]
     run = run_of_tuples([(time, IPV4, 1.0) for time in times])

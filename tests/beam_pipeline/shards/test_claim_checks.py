@@ -80,13 +80,11 @@ def test_pieces_are_the_payload_and_the_last_one_tells_of_damage(
     pieces = []
     for start, end in pairwise(bounds):
         pieces.append(reader.read(end - start))
-        assert reader.unread_bytes == len(payload) - end
     if is_damaged:
         with pytest.raises(ProbelineError, match="changed after it was written") as error:
-            reader.read(reader.unread_bytes)
+            reader.read(len(payload) - bounds[-1])
         assert f"(bytes 6 to {6 + len(payload)})" in str(error.value)
     else:
-        pieces.append(reader.read(reader.unread_bytes))
+        pieces.append(reader.read(len(payload) - bounds[-1]))
         assert b"".join(pieces) == payload
-        assert reader.unread_bytes == 0
     claims.close()

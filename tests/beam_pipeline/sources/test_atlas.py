@@ -19,6 +19,7 @@ from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.options import AtlasSource, Hops
 from beam_pipeline.storage import lines as storage_lines
+from beam_pipeline.storage.lines import read_blocks
 from tests.support.atlas_results import GOOD, fault_reasons, good, read, read_one, rows_of
 from tests.support.properties import num_examples
 from tests.support.repository import ROOT
@@ -365,7 +366,7 @@ class TestBadLines:
 
         tracemalloc.start()
         try:
-            (batch,) = atlas.read_json(Endless(), "from")  # type: ignore[arg-type]
+            (batch,) = atlas.read_json(read_blocks(Endless()), "from")  # type: ignore[arg-type]
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -375,13 +376,14 @@ class TestBadLines:
     @pytest.mark.parametrize("form", ["[%s,%s]", "\r\n\t[\n%s,\n%s\n]\n", "\ufeff[%s,%s]"])
     def test_json_array(self, form: str) -> None:
         array = form % (good().decode(), good(timestamp=1).decode())
-        (batch,) = atlas.read_json(io.BytesIO(array.encode()), "from")
+        (batch,) = atlas.read_json(read_blocks(io.BytesIO(array.encode())), "from")
         lines = read_one(good(), good(timestamp=1))
         assert rows_of(batch.measurements) == rows_of(lines.measurements)
         assert batch.lines.tolist() == [0] * 3 + [1] * 3 and batch.num_lines == 2
 
     def test_truncated_json_array(self) -> None:
-        batches = atlas.read_json(io.BytesIO(b"[" + good() + b"," + good()[:9]), "from")
+        stream = io.BytesIO(b"[" + good() + b"," + good()[:9])
+        batches = atlas.read_json(read_blocks(stream), "from")
         assert len(next(batches).lines) == 3
         with pytest.raises(ArrayError, match="does not end"):
             next(batches)
@@ -417,7 +419,8 @@ class TestBatches:
                 part, self.rest = self.rest[: min(7, size)], self.rest[min(7, size) :]
                 return part
 
-        (batch,) = atlas.read_json(Slow(b"\n".join(self.lines)), "from")  # type: ignore[arg-type]
+        blocks = read_blocks(Slow(b"\n".join(self.lines)))  # type: ignore[arg-type]
+        (batch,) = atlas.read_json(blocks, "from")
         assert rows_of(batch.measurements) == rows_of(read_one(*self.lines).measurements)
 
 

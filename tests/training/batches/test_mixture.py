@@ -104,7 +104,7 @@ weights = st.one_of(
 )
 
 
-@settings(max_examples=num_examples(300, 60))
+@settings(max_examples=num_examples(300, 20))
 @given(
     weights=st.lists(weights, min_size=1, max_size=6),
     batch_size=st.integers(1, 100),
@@ -159,6 +159,7 @@ def test_hosts_and_feeds_give_same_batches(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 3, "num_threads": 2}])
+@pytest.mark.usefixtures("warm_workers")
 def test_workers_give_same_batches(mixture: Mixture, options: dict[str, int]) -> None:
     assert is_same(take(mixture, 12, **options), take(mixture, 12))
 

@@ -85,6 +85,7 @@ def test_traces_reach_what_they_are_for(mixed: Mixed) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.usefixtures("warm_workers")
 def test_resume_with_another_number_of_workers(mixed: Mixed, num_workers: int) -> None:
     iterator = open_iterator(mixed["arrow"], num_workers=2 - num_workers, num_threads=2)
     expected = expected_batches(mixed["arrow"], "packed", 25)

@@ -102,7 +102,7 @@ def _unit(run: JobRun, num_files: int, num_units: int, at: int) -> ExpandedUnit:
     contents = member.getvalue(), member.getvalue(), table.getvalue(), np.zeros(1, PAIRS).tobytes()
     for name, data in zip(_FILES, contents, strict=True):
         gcs_storage.write_object(f"{prefix}.{name}", data, 0)
-    return ExpandedUnit(scanned, 1, 0, *(f"{prefix}.{n}" for n in _FILES))
+    return ExpandedUnit(scanned, 1, 0, {name: f"{prefix}.{name}" for name in _FILES})
 
 
 @contextlib.contextmanager

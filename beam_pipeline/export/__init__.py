@@ -1,0 +1,1 @@
+"""Export of a finished dataset as flat measurements, one per row of a Parquet or CSV file."""
