@@ -20,11 +20,10 @@ import pyarrow.compute as pc
 
 from beam_pipeline.overlap.report.contents import ROW_KEY, Row
 from beam_pipeline.overlap.report.output import Advance, Output, decoded, reading
-from beam_pipeline.overlap.report.passages import Piece, passages
+from beam_pipeline.overlap.report.passages import Piece, Span, merge_spans, passages
 from beam_pipeline.overlap.results.contaminated import merge_spans_of, places_of
 from beam_pipeline.overlap.results.details import COMPACT, FULL
 from beam_pipeline.overlap.results.layout import DETAILS, EVAL_TEXTS, MATCHES, TRAIN_TEXTS
-from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
 
 DOCUMENTS_PER_ROW = 3
 _DOCUMENT_KEY = ("train_path", "train_row")
@@ -143,25 +142,10 @@ def _documents(matches: pa.Table | None) -> Iterator[tuple[int, Document]]:
 # --- texts ----------------------------------------------------------------------------------------
 
 
-class _EvalKey(msgspec.Struct):
-    eval_dataset: str
-    eval_path: str
-    eval_row: int
-
-
-class _TrainKey(msgspec.Struct):
-    train_path: str
-    train_row: int
-
-
-class _PairKey(_EvalKey):
-    train_path: str
-    train_row: int
-
-
-_FILES: dict[str, list[tuple[str, type[msgspec.Struct]]]] = {
-    FULL: [(DETAILS, _PairKey)],
-    COMPACT: [(EVAL_TEXTS, _EvalKey), (TRAIN_TEXTS, _TrainKey)],
+# The files with texts, and the fields that identify a record in them.
+_FILES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
+    FULL: [(DETAILS, (*ROW_KEY, *_DOCUMENT_KEY))],
+    COMPACT: [(EVAL_TEXTS, ROW_KEY), (TRAIN_TEXTS, _DOCUMENT_KEY)],
 }
 
 
@@ -176,7 +160,7 @@ def _add_passages(
         for row, document in pairs:
             place = {each: getattr(row, each) for each in ROW_KEY}
             place |= {each: getattr(document, each) for each in _DOCUMENT_KEY}
-            keys.append(tuple(place[field] for field in key.__struct_fields__))
+            keys.append(tuple(place[field] for field in key))
         found = _records(output, name, key, keys, advance)
         for of_pair, one in zip(texts, keys, strict=True):
             of_pair |= found.get(one, {})
@@ -187,11 +171,12 @@ def _add_passages(
 
 
 def _records(
-    output: Output, name: str, key: type[msgspec.Struct], wanted: Iterable[tuple], advance: Advance
+    output: Output, name: str, key: Sequence[str], wanted: Iterable[tuple], advance: Advance
 ) -> dict[tuple, dict]:
     """Returns the first record of each key; stops reading once all are found."""
     left, found = set(wanted), {}
-    decoder = msgspec.json.Decoder(key)
+    types = [(field, int if field.endswith("_row") else str) for field in key]
+    decoder = msgspec.json.Decoder(msgspec.defstruct("Key", types))
     with reading(output.file(name)):
         for lines in output.lines(name, advance) if left else ():
             for line in lines:

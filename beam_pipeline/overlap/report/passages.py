@@ -4,10 +4,8 @@ text, shared ranges [start, end) in code points → text, shared text, numbers o
 """
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
-
-from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
 
 WHOLE_CHARS = 1_500  # texts up to this length are shown whole
 _AROUND_CHARS = 160
@@ -16,6 +14,7 @@ _END_CHARS = 600  # of spans longer than twice that, only the ends are shown
 _MAX_SPANS = 6
 _JOINERS = "\u200d\ufe0e\ufe0f"  # zero width joiner, variation selectors
 _MAX_BACK_CHARS = 32
+Span = tuple[int, int]  # [start, end) in code points
 
 
 class Piece(NamedTuple):
@@ -39,6 +38,21 @@ def passages(text: str, spans: Sequence[Span]) -> list[Piece]:
         pieces += _pieces(text, spans, start, end)
         at = end
     return pieces
+
+
+def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:
+    """Returns ranges [start, end) in order, merging those at most `max_gap` apart.
+
+    >>> merge_spans([(4, 9), (0, 2), (2, 3)])
+    [(0, 3), (4, 9)]
+    """
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1] + max_gap:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _windows(text: str, spans: Sequence[Span]) -> list[Span]:

@@ -37,7 +37,7 @@ class Instances:
         self.rows, self._datasets = rows, json_strings(names)
         # Each is a set's number in 4 bytes, followed by an id.
         of_rows = pa.array(rows.instance_keys(), pa.large_binary()).dictionary_encode()
-        order = pc.sort_indices(of_rows.dictionary)  # pyright: ignore[reportAttributeAccessIssue]
+        order = pc.sort_indices(of_rows.dictionary)
         rank = np.empty(len(order), np.int64)
         rank[order.to_numpy()] = np.arange(len(order))
         self.of_row = rank[of_rows.indices.to_numpy()]  # int64 [rows], each row's instance

@@ -75,13 +75,13 @@ def piece(data: bytes) -> pa.LargeBinaryScalar:
 
 def join_pieces(columns: Sequence[Any]) -> pa.LargeBinaryArray:
     """Concatenates the pieces of some columns by row."""
-    return pc.binary_join_element_wise(*columns, piece(b""))  # pyright: ignore[reportAttributeAccessIssue]
+    return pc.binary_join_element_wise(*columns, piece(b""))
 
 
 def json_lists(bounds: np.ndarray, pieces: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     """Returns pieces[bounds[i]:bounds[i + 1]] as JSON lists."""
     lists = pa.LargeListArray.from_arrays(bounds, pieces)
-    joined = pc.binary_join(lists, piece(b","))  # pyright: ignore[reportAttributeAccessIssue]
+    joined = pc.binary_join(lists, piece(b","))
     return join_pieces([piece(b"["), joined, piece(b"]")])
 
 
@@ -95,8 +95,8 @@ def record_pieces(fields: Mapping[str, Any]) -> list[Any]:
 def record_lines(fields: Mapping[str, Any]) -> memoryview:
     """Returns lines of objects with these fields, in the bytes of `json_line`."""
     lines = join_pieces([*record_pieces(fields), piece(b"}\n")])
-    odd = pc.match_substring(lines, b"\\ud")  # pyright: ignore[reportAttributeAccessIssue]
-    if pc.any(odd).as_py():  # pyright: ignore[reportAttributeAccessIssue]
+    odd = pc.match_substring(lines, b"\\ud")
+    if pc.any(odd).as_py():
         # With a lone surrogate, `json_line` escapes everything that is not ASCII.
         texts = (line.as_py() for line in lines)
         fixed = [json_line(json.loads(text)) if b"\\ud" in text else text for text in texts]
@@ -125,7 +125,7 @@ def json_strings(strings: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     is_escaped = (utf8 < ord(" ")) | (utf8 == ord('"')) | (utf8 == ord("\\"))
     for byte in np.unique(utf8[is_escaped])[::-1].tolist():  # backslashes first
         escape = json_value(chr(byte))[1:-1]
-        strings = pc.replace_substring(strings, bytes([byte]), escape)  # pyright: ignore[reportAttributeAccessIssue]
+        strings = pc.replace_substring(strings, bytes([byte]), escape)
     return join_pieces([piece(b'"'), strings, piece(b'"')])
 
 
@@ -137,7 +137,7 @@ def json_numbers(values: np.ndarray) -> pa.LargeBinaryArray:
 def json_floats(values: np.ndarray) -> pa.LargeBinaryArray:
     """Returns float64 values, at least one, as JSON."""
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode()
-    split = pc.split_pattern(pa.array([text], pa.large_string()), ",")  # pyright: ignore[reportAttributeAccessIssue]
+    split = pc.split_pattern(pa.array([text], pa.large_string()), ",")
     return split.flatten().cast(pa.large_binary())
 
 

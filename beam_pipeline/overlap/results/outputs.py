@@ -289,10 +289,7 @@ def _join_tables(
         group: list[pa.Table] = []
         num_rows = num_values = 0
         for table in tables:
-            sizes = sum(
-                pc.list_value_length(table.column(name)).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
-                for name in lists
-            )
+            sizes = sum(pc.list_value_length(table.column(name)).to_numpy() for name in lists)
             values, start = np.cumsum(sizes, dtype=np.int64), 0
             while start < len(table):
                 before = values[start - 1] if start else 0

@@ -8,7 +8,7 @@ Lines are made in columns, for several rows at a time. Counts identify an n-gram
 in the row. Its other places have the same hash and are compared as text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +50,6 @@ HITS = np.dtype(
         ("num_informative_places", "<i8"),
     ]
 )
-Span = tuple[int, int]
 _TEXTS_AT_A_TIME = 256
 _TOKENS_AT_A_TIME = 1 << 16
 _HALF = np.uint64(32)
@@ -188,21 +187,6 @@ class BucketFiles(NamedTuple):
     coverage_path: str
     hits: bytes  # HITS
     texts_path: str | None = None  # of `write_eval_texts`, a gzip member
-
-
-def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:
-    """Returns ranges [start, end) in order, merging those at most `max_gap` apart.
-
-    >>> merge_spans([(4, 9), (0, 2), (2, 3)])
-    [(0, 3), (4, 9)]
-    """
-    merged: list[Span] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1] + max_gap:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def write_bucket(

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.overlap.report.instances import DOCUMENTS_PER_ROW, Instance
-from beam_pipeline.overlap.report.passages import WHOLE_CHARS, passages
+from beam_pipeline.overlap.report.passages import WHOLE_CHARS, merge_spans, passages
 from beam_pipeline.overlap.results.layout import DETAILS, MATCHES
-from beam_pipeline.overlap.results.row_overlaps import merge_spans
 from tests.support.overlap_jobs import read_lines
 from tests.support.overlap_report import (
     PLANET,
