@@ -176,13 +176,14 @@ def begins_sequence(block: bytes) -> bool:
     block = block.lstrip(_WHITESPACE)
     if block.startswith(_RECORD_SEPARATOR):
         return True
-    if not block.startswith(b"{") or _is_object(block.partition(b"\n")[0]):
+    if not block.startswith(b"{") or is_object(block.partition(b"\n")[0]):
         return False
     records = next(split_sequence([block], len(block)), [])
-    return bool(records) and _is_object(records[0])
+    return bool(records) and is_object(records[0])
 
 
-def _is_object(text: bytes) -> bool:
+def is_object(text: bytes) -> bool:
+    """Returns whether a text is one JSON object."""
     try:
         return type(orjson.loads(text)) is dict
     except orjson.JSONDecodeError:

@@ -308,7 +308,9 @@ def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     next_line = 0
     with open_file(piece.path, version=piece.file.version) as stream:
         blocks = read_span(stream, piece.span)
-        for part in atlas.read_json(blocks, options.atlas_source, BATCH_ROWS, options.hops):
+        is_span = piece.span is not None
+        parts = atlas.read_json(blocks, options.atlas_source, BATCH_ROWS, options.hops, is_span)
+        for part in parts:
             letters = [
                 DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
                 for line, reason, text in part.letters
