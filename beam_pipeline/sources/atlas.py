@@ -24,10 +24,10 @@ from msgspec import UNSET, UnsetType
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
-from beam_pipeline.documents.json_records import ArrayError, begins_array, split_array
+from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources import measurements
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
-from beam_pipeline.storage.lines import DAMAGE, split_lines
+from beam_pipeline.storage.lines import DAMAGE
 
 # Reasons of dead letters for lines, and for single pings. The last two are rules of `check`, for
 # values that do not fit its columns.
@@ -234,9 +234,7 @@ def read_json(
 def _lines(blocks: Iterator[bytes], damage: list[Exception]) -> Iterator[list[bytes]]:
     """Yields lines, or the elements of an array; an error that ends them goes to `damage`."""
     try:
-        first_block = next(blocks, b"")
-        split = split_array if begins_array(first_block) else split_lines
-        yield from split(itertools.chain([first_block], blocks), MAX_LINE_BYTES)
+        yield from split_objects(blocks, MAX_LINE_BYTES)
     except (*DAMAGE, ArrayError) as error:
         damage.append(error)
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from beam_pipeline.documents.json_records import begins_array
+from beam_pipeline.documents.json_records import begins_array, begins_sequence
 from beam_pipeline.storage.bzip2 import read_lines_of_span
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.lines import (
@@ -36,7 +36,7 @@ def spans_of(file: FileVersion) -> tuple[Span, ...]:
         span_bytes = _SPAN_BYTES.get(compression_of(stream), file.num_bytes)
         head = decompressed(stream).read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
     num_spans = file.num_bytes // span_bytes
-    if num_spans < 2 or not head.strip() or begins_array(head):
+    if num_spans < 2 or not head.strip() or begins_array(head) or begins_sequence(head):
         return ()
     bounds = [file.num_bytes * at // num_spans for at in range(num_spans + 1)]
     return tuple(itertools.pairwise(bounds))

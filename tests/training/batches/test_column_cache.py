@@ -252,7 +252,7 @@ def test_a_shard_that_was_changed_is_refused(mixed: Mixed, tmp_path: Path) -> No
 def test_full_disk(mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = os.statvfs_result((4096, 4096, 100, 2, 2, 100, 100, 100, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: status)
-    with pytest.raises(ProbelineError, match=r"needs .* GB .* are free: choose a cache_dir on a"):
+    with pytest.raises(ProbelineError, match=r"needs .* GB .* are free: set cache_dir to a larger"):
         batches_of(mixed["arrow"], cache_dir=str(tmp_path))
 
 
