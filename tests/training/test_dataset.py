@@ -79,7 +79,11 @@ def test_the_global_batches_are_the_same(
         pytest.param("packed", "two workers and a cache", 1, marks=pytest.mark.slow),
     ],
 )
-def test_workers_give_same_batches(mixed: Mixed, variant: str, feed: str, host_count: int) -> None:
+def test_workers_give_same_batches(
+    mixed: Mixed, variant: str, feed: str, host_count: int, request: pytest.FixtureRequest
+) -> None:
+    if feed != "two workers":  # those are spawned, as users have them
+        request.getfixturevalue("warm_workers")
     config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
     config |= feed_of(mixed["compact"], feed)
     found = global_batches(mixed["compact"], host_count, 25, **config)

@@ -280,6 +280,9 @@ def connect() -> Connection:
         connection.feeds.append(cast(Feed, iterator.dataloader))
         return iterator
 
+    def make_for_eval(config, global_mesh, process_indices):
+        return make_network_iterator(config, global_mesh, process_indices, is_eval=True)
+
     def create_and_keep(config, mesh, init_state_fn):
         manager = create_checkpoint_manager(config, mesh, init_state_fn)
         if manager is not None:
@@ -295,9 +298,7 @@ def connect() -> Connection:
             metrics["scalar"].update(feed.figures())
 
     input_pipeline_interface.make_grain_train_iterator = make_and_keep
-    input_pipeline_interface.make_grain_eval_iterator = functools.partial(
-        make_network_iterator, is_eval=True
-    )
+    input_pipeline_interface.make_grain_eval_iterator = make_for_eval
     grain_utility.for_restore = _for_restore
     metric_logger.record_train_metrics = record_with_feed
     train_utils.create_checkpoint_manager = create_and_keep

@@ -316,6 +316,13 @@ def test_this_maxtext_is_the_one(monkeypatch: pytest.MonkeyPatch):
     refusal_of(iterators.check_maxtext, "has no maxtext.common.grain_utility.for_restore")
 
 
+def test_a_process_may_connect_again(monkeypatch: pytest.MonkeyPatch):
+    for module, name, _ in iterators._seams():
+        monkeypatch.setattr(module, name, getattr(module, name))  # restored after the test
+    for _ in range(2):
+        iterators.connect()
+
+
 def test_the_guide_names_every_key_of_ours():
     guide = (ROOT / "docs" / "training.md").read_text()
     ours = set(iterators.NetworkConfig.model_fields) - set(
