@@ -41,6 +41,7 @@ _REPLACEMENTS = (
     (r"(training\.evaluate .*)", r"\1 --num_contexts=8 --num_rtt=8 --num_train_contexts=8"),
     (r"projects/P/secrets/\S+", "key.hex"),
     ("rows/a|gs://data/rows", "rows"),
+    ("--since=2026-11-01 --until=2026-11-08", "--since=2026-01-01 --until=2026-01-08"),
     ("train:60,1", "train:60,0"),
     ("--ngram_length 10,15", "--ngram_length 10,15 --details=compact"),
     ("gs://(bucket|BUCKET)", "gs"),
