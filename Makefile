@@ -16,8 +16,9 @@ $(VENV)/.ready-%: setup.py requirements.txt
 	@$(BIN)/python scripts/compile_kernels.py $(KERNELS_$*)
 	@touch $@
 
-# Tests start many processes, also where PYTHONDONTWRITEBYTECODE is set.
-$(VENV)/.ready-dev: export UV_COMPILE_BYTECODE := 1
+# Tests start many processes, in environments of their own too: each module is compiled once, also
+# where PYTHONDONTWRITEBYTECODE is set.
+unexport PYTHONDONTWRITEBYTECODE
 setup: $(VENV)/.ready-dev
 
 # What make setup has installed is enough.

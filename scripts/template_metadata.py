@@ -17,7 +17,7 @@ from beam_pipeline.probe_rows import options
 from beam_pipeline.sources.options import COLUMNS
 
 _PATHS = "^gs://[^/]+/.+$"
-_RENAMED = rf"({'|'.join(COLUMNS)})=[^,=]+"
+_RENAMED = rf"({'|'.join(COLUMNS)})==?[^,=]+"
 _KEY = "^(gs://[^/]+/.+|projects/[^/]+/secrets/[^/]+/versions/[^/]+)?$"
 _READ, _WRITE = (
     {"paramType": kind, "regexes": [_PATHS]} for kind in ("GCS_READ_FILE", "GCS_WRITE_FOLDER")
@@ -65,7 +65,7 @@ TEMPLATES = {
                 "helpText": "Max size of payloads that go through the shuffle instead of "
                 f"storage; -1 means {options.REMOTE_INLINE_BYTES}.",
             },
-            "columns": {"regexes": [f"^({_RENAMED}(,{_RENAMED})*)?$"]},
+            "columns": {"regexes": [f"^({_RENAMED}(,{_RENAMED}|,[^,=]+)*)?$"]},
             "max_row_size_mb": {"label": "Max record size in MiB"},
             "array_record_options": {"label": "ArrayRecord options"},
             "probes_per_shard": {"label": "Probes per shard"},

@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.dataset.layout import Encoding
-from tests.support import properties, warm_python
+from tests.support import properties, warm_python, workers
 from tests.support.browser import browser
 from tests.support.cpu_seconds import CpuSeconds
 from tests.support.engines import Gcs, flink, gcs, gcs_emulator, prism
+from tests.support.workers import warm_workers
 
 __all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism", "properties"]
+__all__ += ["warm_workers"]
 _REPO = Path(__file__).parent / "repo"
 _ENGINES = ("browser", "flink", "gcs", "prism")
+# Files with tests of a minute. They run first: at the end the other worker would wait for one.
+_LONG = ("test_hot_probe", "test_hit_memory", "test_train", "test_docs_code", "test_benches")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests by what they are about and the engines they ask for, to choose them by."""
+    """Marks tests by what they are about and the engines they ask for; puts long ones first."""
     for item in items:
         if _REPO in item.path.parents:
             item.add_marker("repo")
@@ -42,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for engine in _ENGINES:
             if engine in getattr(item, "fixturenames", ()):
                 item.add_marker(engine)
+    items.sort(key=lambda item: item.path.stem not in _LONG)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("property"):
+        properties.bound(item.obj)  # type: ignore[attr-defined]
 
 
 def pytest_collection_finish() -> None:
@@ -60,6 +70,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_sessionfinish() -> None:
     warm_python.stop()
+    workers.stop()
 
 
 @pytest.fixture(scope="session", autouse=True)

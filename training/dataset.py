@@ -27,12 +27,14 @@ import orjson
 from absl import flags
 
 from beam_pipeline.errors import UsageError
+from training.batches.column_cache import CacheFeed
 from training.batches.config import DataConfig
 from training.batches.lane_feed import LaneFeed, keep_large_blocks
 from training.batches.lanes import CURSOR
 from training.batches.mixture import Assignment, find_datasets
 from training.batches.packing import Crops, narrow, new_crops, to_batch, widen
 from training.batches.planning import HostPlan
+from training.batches.shard_feed import ShardFeed
 from training.batches.states import HostState, cursors_from_numbers, cursors_to_numbers
 from training.rows.row_table import ShardSet
 from training.rows.shard_reader import check_feed, check_shards, num_threads_for
@@ -167,8 +169,9 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         num_threads = max(num_threads_for(p.shards, config.num_threads) for p in dataset.plans)
         if num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(num_threads, "read-rows")
+        open_feed = ShardFeed if config.cache_dir is None else CacheFeed
         return [
-            LaneFeed(config, plan, dataset.lanes, cursors.copy(), self._executor)
+            open_feed(config, plan, dataset.lanes, cursors.copy(), self._executor)
             for plan, cursors in zip(dataset.plans, dataset.cursors, strict=True)
         ]
 

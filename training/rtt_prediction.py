@@ -148,6 +148,6 @@ def _tokens(
         if len(tokens) < crop_size:
             return tokens, num_history
     raise UsageError(
-        f"the model was trained on crops of {crop_size} tokens, and the ping alone takes "
+        f"the model was trained on crops of {crop_size} tokens, but the ping alone takes "
         f"{len(tokens) + 1}: train it on longer ones"
     )

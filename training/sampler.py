@@ -92,18 +92,15 @@ class _Sampler(grain.transforms.RandomMap):
         crops = new_crops(count, self.crop_size)
         put_contexts(contexts, facts, np.arange(count), crops)
         batch = to_batch(crops)
-        return [
+        return [  # fields in the order of CONTEXT_FACTS
             Context(
-                example={name: values[k] for name, values in batch.items()},
-                num_tokens=int(fact["num_tokens"]),
-                mode=MODE_NAMES[fact["mode"]],
-                num_measurements=int(fact["num_measurements"]),
-                num_timed=int(fact["num_timed"]),
-                first=int(fact["first"]),
-                window=int(fact["window"]),
-                has_repeats=bool(fact["has_repeats"]),
+                {name: values[k] for name, values in batch.items()},
+                num_tokens,
+                MODE_NAMES[mode],
+                *counts,
+                has_repeats=bool(has_repeats),
             )
-            for k, fact in enumerate(facts)
+            for k, (num_tokens, mode, *counts, has_repeats) in enumerate(facts.tolist())
         ]
 
     def random_map(  # pyright: ignore[reportIncompatibleMethodOverride] Grain's takes any element
@@ -115,7 +112,7 @@ class _Sampler(grain.transforms.RandomMap):
 
 def _damaged(row: Mapping[str, Any]) -> ProbelineError:
     return ProbelineError(
-        f"row {row['row_index']} of {row['src_addr']} has a destination that is no IP address: "
+        f"row {row['row_index']} of {row['src_addr']} has a destination that is not an IP address: "
         "python -m beam_pipeline.verify shows what else is damaged"
     )
 
@@ -298,7 +295,7 @@ def sample_federated_batch(dataset_iter: Iterator[Example], probes_per_round: in
     batch_size = len(batch["inputs"])
     if not 1 <= probes_per_round <= batch_size:
         raise ProbelineError(
-            f"probes_per_round is {probes_per_round}, a batch has {batch_size} probes: build the "
-            "dataset with a larger batch_size"
+            f"probes_per_round is {probes_per_round}, but a batch has {batch_size} probes: build "
+            "the dataset with a larger batch_size"
         )
     return {name: values[:probes_per_round] for name, values in batch.items()}

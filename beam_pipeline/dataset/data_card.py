@@ -163,6 +163,8 @@ def limits(manifest: Manifest) -> Iterator[str]:
         is_real = options.get("anonymize", "none") == "none"
         what = "with their values" if is_real else "without their values"
         yield f"Dead letters are not in it; `dead_letter/` has them, {what}."
+    for text in manifest.warnings:
+        yield f"Warning: {text}."
     if manifest.output_format != "arrayrecord":
         yield "Shards are TFRecord, which has no access by number: `training` does not read them."
 

@@ -147,6 +147,7 @@ class Generation:
       first_us, last_us: first and last time of its measurements, µs since 1970; None if unknown.
       files_digest: hash of the paths, sizes and versions of the input files; "" if unknown.
       files: the input files, if they are few.
+      warnings: sentences about input files without a measurement and values of a wrong unit.
     """
 
     started: str
@@ -160,6 +161,7 @@ class Generation:
     last_us: int | None = None
     files_digest: str = ""
     files: list[SourceFile] = field(default_factory=list[SourceFile])
+    warnings: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,11 @@ class Manifest:
     splits: dict[str, Split]
     dead_letter_files: list[LetterFile] = field(default_factory=list[LetterFile])
     generations: list[Generation] = field(default_factory=list[Generation])
+
+    @property
+    def warnings(self) -> list[str]:
+        """The warnings of all generations."""
+        return [text for generation in self.generations for text in generation.warnings]
 
     @property
     def output_format(self) -> str:

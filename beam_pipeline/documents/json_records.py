@@ -11,8 +11,10 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+import orjson
 
 from beam_pipeline.kernels import kernel
+from beam_pipeline.storage.lines import split_lines
 
 PADDING = bytes(64)  # after the records, for kernels that read beyond them
 _WHITESPACE = b" \t\r\n"
@@ -20,6 +22,7 @@ _QUOTE, _BACKSLASH, _COMMA, _SPACE = (np.uint8(ord(char)) for char in '"\\, ')
 _OPEN_LIST, _CLOSE_LIST, _OPEN_OBJECT, _CLOSE_OBJECT = (np.uint8(ord(char)) for char in "[]{}")
 _TAB, _LINE_FEED, _RETURN = (np.uint8(ord(char)) for char in "\t\n\r")
 _NONE = np.empty(0, np.int64)
+_RECORD_SEPARATOR = b"\x1e"  # of RFC 7464
 # The state of `_find_ends` between two blocks.
 _DEPTH, _IN_STRING, _ESCAPED = range(3)
 
@@ -136,7 +139,7 @@ class _Lines:
 
 
 class ArrayError(Exception):
-    """A JSON array is truncated or followed by other content."""
+    """A JSON array or sequence is truncated, or an array is followed by other content."""
 
 
 def begins_array(block: bytes) -> bool:
@@ -147,6 +150,63 @@ def begins_array(block: bytes) -> bool:
 def split_array(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
     """Yields the elements of an array with surrounding whitespace, as `split_records`."""
     return (records.each() for records in split_records(blocks, True, max_record_bytes))
+
+
+# --- files of objects -----------------------------------------------------------------------------
+
+
+def split_objects(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
+    """Yields the lines of a file, or the elements of its array or sequence; lists of any length.
+
+    A sequence has objects of any number of lines, one after the other, such as pretty-printed ones
+    or RFC 7464. Records are cut after `max_record_bytes` + 1 bytes.
+    """
+    blocks = iter(blocks)
+    first_block = next(blocks, b"")
+    split = split_lines
+    if begins_array(first_block):
+        split = split_array
+    elif begins_sequence(first_block):
+        split = split_sequence
+    return split(chain([first_block], blocks), max_record_bytes)
+
+
+def begins_sequence(block: bytes) -> bool:
+    """Returns whether a file, given its beginning, has objects that are not one to a line."""
+    block = block.lstrip(_WHITESPACE)
+    if block.startswith(_RECORD_SEPARATOR):
+        return True
+    if not block.startswith(b"{") or is_object(block.partition(b"\n")[0]):
+        return False
+    records = next(split_sequence([block], len(block)), [])
+    return bool(records) and is_object(records[0])
+
+
+def is_object(text: bytes) -> bool:
+    """Returns whether a text is one JSON object."""
+    try:
+        return type(orjson.loads(text)) is dict
+    except orjson.JSONDecodeError:
+        return False
+
+
+def split_sequence(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
+    """Yields the objects of a sequence, one list per block; blocks are cut anywhere."""
+    state = np.zeros(3, np.int64)
+    held: list[bytes] = []  # the beginning of the next object
+    room = max_record_bytes + 1
+    for block in blocks:
+        block = block.replace(_RECORD_SEPARATOR, b" ")
+        records, start = [], 0
+        for end in _find_ends(np.frombuffer(block, np.uint8), state, True).tolist():
+            held.append(block[start:end][:room])
+            records.append(b"".join(held).strip(_WHITESPACE))
+            held, room, start = [], max_record_bytes + 1, end
+        held.append(block[start:][:room])
+        room -= len(held[-1])
+        yield records
+    if b"".join(held).strip(_WHITESPACE):
+        raise ArrayError("the last JSON object does not end: the file is truncated")
 
 
 class _Array:
@@ -161,7 +221,7 @@ class _Array:
         if self.has_ended:
             ends, rest = _NONE, block
         else:
-            ends = _find_ends(np.frombuffer(block, np.uint8), self._state).astype(np.int64)
+            ends = _find_ends(np.frombuffer(block, np.uint8), self._state, False).astype(np.int64)
             self.has_ended = self._state[_DEPTH] == 0
             rest = block[ends[-1] + 1 :] if self.has_ended else b""
         if rest.strip(_WHITESPACE):
@@ -183,8 +243,8 @@ class _Array:
 
 
 @kernel
-def _find_ends(block, state):
-    """Returns the ends of elements: commas, and the end of the array."""
+def _find_ends(block, state, is_sequence):
+    """Returns the ends of elements: commas and the end of the array, or those of objects."""
     ends = np.empty(block.size, np.int32)
     depth, in_string, escaped = state[_DEPTH], state[_IN_STRING], state[_ESCAPED]
     count = 0
@@ -204,10 +264,11 @@ def _find_ends(block, state):
         elif byte in (_CLOSE_LIST, _CLOSE_OBJECT):
             depth -= 1
             if depth == 0:
-                ends[count] = at
+                ends[count] = at + 1 if is_sequence else at
                 count += 1
-                break
-        elif byte == _COMMA and depth == 1:
+                if not is_sequence:
+                    break
+        elif byte == _COMMA and depth == 1 and not is_sequence:
             ends[count] = at
             count += 1
     state[_DEPTH], state[_IN_STRING], state[_ESCAPED] = depth, in_string, escaped

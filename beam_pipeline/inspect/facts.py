@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -96,6 +97,11 @@ def gather(dataset: Dataset) -> Facts:
 
 
 def _find_small_splits(facts: Facts) -> Iterator[Finding]:
+    if not any(len(split.rows) for split in facts.splits.values()):
+        letters = facts.dataset.manifest.counts.dead_letters
+        reason, _ = max(letters.items(), key=itemgetter(1), default=("input without rows", 0))
+        yield Finding(f"Nothing was kept, because of {reason}.", True)
+        return
     for name, split in facts.splits.items():
         if not len(split.rows):
             ratio = facts.dataset.manifest.options.get("train_ratio")
@@ -119,6 +125,11 @@ def _find_differences(facts: Facts) -> Iterator[Finding]:
         yield Finding(f"Measurements are uneven over probes: {', '.join(numbers)}.")
     elif facts.comparisons:
         yield Finding("Train and test are alike in all that was compared.")
+
+
+def _find_warnings(facts: Facts) -> Iterator[Finding]:
+    for text in facts.dataset.manifest.warnings:
+        yield Finding(f"{text}.", True)
 
 
 def _find_dropped_input(facts: Facts) -> Iterator[Finding]:
@@ -209,6 +220,7 @@ def _find_anonymized(facts: Facts) -> Iterator[Finding]:
 _FINDERS = (
     _find_small_splits,
     _find_differences,
+    _find_warnings,
     _find_dropped_input,
     _find_busy_probes,
     _find_failed_pings,

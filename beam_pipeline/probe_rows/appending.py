@@ -97,6 +97,9 @@ def _first_generation(manifest: Manifest) -> Generation:
     return Generation("", [], {}, manifest.versions, manifest.counts, probes, records)
 
 
+_READ_OPTIONS = ("input_format", "columns", "time_unit", "rtt_unit", "failed")
+
+
 def plan(options: Options, files: Iterable[FileVersion]) -> Generation:
     """Returns the generation that a run writes, without its counts."""
     listed = sorted(files)
@@ -107,7 +110,7 @@ def plan(options: Options, files: Iterable[FileVersion]) -> Generation:
     return Generation(
         started=start_time(),
         input=list(options.input),
-        options={name: getattr(options, name) for name in ("input_format", "columns")},
+        options={name: getattr(options, name) for name in _READ_OPTIONS},
         versions={},
         counts=Counts(0, 0, 0, {}),
         num_probes=0,

@@ -32,8 +32,10 @@ from beam_pipeline.dataset.row_index import index_batches
 from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.frame import FAULT, check_read, versions
 from beam_pipeline.jobs.monitoring import counter
+from beam_pipeline.probe_rows import outcome
 from beam_pipeline.probe_rows.grouping import SpanLines, UnitSummary
 from beam_pipeline.probe_rows.job import Job
+from beam_pipeline.probe_rows.outcome import FileOutcome
 from beam_pipeline.probe_rows.switch import switch
 from beam_pipeline.shards.letters import LetterPart, dead_letter_names, numbered
 from beam_pipeline.shards.writing import ShardInfo
@@ -64,6 +66,8 @@ def write_dataset(
         check_shards(job.folder, splits.values())
         check_src_ids(indexes)
         added = _count(summaries, num_files, sum(dropped))
+        dead = outcome.dead_files(file for each in summaries for file in each.files)
+        outcome.check_kept(added, dead, appends=job.base is not None)
         counts = job.base.counts.plus(added) if job.base else added
         if job.base:
             check_kept(job.base, added, summaries)
@@ -73,7 +77,9 @@ def write_dataset(
             counter(f"{name}_probes").inc(split.num_probes)
         options, libraries = job.manifest_options(), library_versions()
         manifest = Manifest(FORMAT_VERSION, options, libraries, counts, splits, letters)
-        manifest = replace(manifest, generations=_generations(job, manifest, added, summaries))
+        manifest = replace(
+            manifest, generations=_generations(job, manifest, added, summaries, dead)
+        )
         data, totals = manifest.to_json(), read_totals(indexes)
         write_card(job.folder, manifest, totals, job.command, job.run.write)
         write_croissant(job.folder, manifest, totals, data, job.run.write)
@@ -116,7 +122,11 @@ def _numbered_letters(summaries: Sequence[UnitSummary]) -> Iterator[LetterPart]:
 
 
 def _generations(
-    job: Job, manifest: Manifest, added: Counts, summaries: Sequence[UnitSummary]
+    job: Job,
+    manifest: Manifest,
+    added: Counts,
+    summaries: Sequence[UnitSummary],
+    dead: list[FileOutcome],
 ) -> list[Generation]:
     if job.planned is None:
         return []
@@ -130,6 +140,7 @@ def _generations(
         num_records=sum(split.num_records for split in manifest.splits.values()),
         first_us=min(firsts, default=None),
         last_us=max(lasts, default=None),
+        warnings=list(outcome.warnings(dead, summaries, job.planned.started)),
     )
     return [*(job.base.generations if job.base else []), generation]
 

@@ -38,6 +38,7 @@ from beam_pipeline.probe_rows.bucket import (
 from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
 from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.probe_rows.job import Workspace
+from beam_pipeline.probe_rows.outcome import FileOutcome, UnitTally
 from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows, cut
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
@@ -74,6 +75,10 @@ class UnitSummary(Message, frozen=True):
     num_kept: int = 0  # measurements that the dataset being appended to already has
     first_us: int | None = None  # of the new measurements
     last_us: int | None = None
+    num_answered: int = 0  # of the new measurements, and those with a short or a long RTT
+    num_short: int = 0
+    num_long: int = 0
+    files: tuple[FileOutcome, ...] = ()
     spans: tuple[SpanLines, ...] = ()
 
 
@@ -97,7 +102,7 @@ class PreGroup(beam.DoFn):
     ) -> Iterator[tuple[int, Chunk] | TaggedOutput[Literal["summary"], UnitSummary]]:
         blocks: list[Block] = []
         waiting = num_measurements = num_left_out = num_rows = planned_rows = 0
-        letters, added = _letter_box(unit.index, self._workspace), _Added()
+        letters, tally = _letter_box(unit.index, self._workspace), UnitTally()
         spans: list[SpanLines] = []
         for piece in unit.pieces:
             next_row = 0
@@ -106,13 +111,13 @@ class PreGroup(beam.DoFn):
                 letters.add(batch.letters)
                 num_rows += batch.num_rows
                 num_left_out += batch.num_left_out
+                tally.add(piece, batch)
                 if batch.block is None:
                     continue
                 block = as_stored(batch.block) if self._options.as_stored else batch.block
                 blocks.append(block)
                 waiting += len(block)
                 num_measurements += len(block)
-                added.add(piece, batch.block)
                 if waiting >= self._unit_rows:
                     yield from self._store_chunks(unit, blocks)
                     blocks, waiting = [], 0
@@ -133,9 +138,13 @@ class PreGroup(beam.DoFn):
             dict(letters.counts),
             letters.files,
             num_left_out,
-            added.num_kept,
-            added.first_us,
-            added.last_us,
+            tally.num_kept,
+            tally.first_us,
+            tally.last_us,
+            tally.num_answered,
+            tally.num_short,
+            tally.num_long,
+            tuple(tally.outcomes()),
             tuple(spans),
         )
         yield TaggedOutput(self.SUMMARY, summary)
@@ -168,22 +177,6 @@ class PreGroup(beam.DoFn):
 
 def _letter_box(unit: int, workspace: Workspace) -> LetterBox:
     return LetterBox(workspace.below("dead_letters"), f"unit-{unit:06d}")
-
-
-class _Added:
-    """Counts measurements already in the dataset; tracks the time range of the new ones."""
-
-    num_kept = 0
-    first_us: int | None = None
-    last_us: int | None = None
-
-    def add(self, piece: Piece, block: Block) -> None:
-        if piece.shard and piece.shard.is_of_output:
-            self.num_kept += len(block)
-        elif len(block):
-            ends = int(block.event_time.min()), int(block.event_time.max())
-            self.first_us = ends[0] if self.first_us is None else min(self.first_us, ends[0])
-            self.last_us = max(ends[1], self.last_us or 0)
 
 
 RowsOrSegment = CutRows | TaggedOutput[Literal["segments"], tuple[str, Segment]]

@@ -13,10 +13,21 @@ from beam_pipeline.dataset.layout import (
     RECORD_ENCODINGS,
     DatasetOptions,
 )
-from beam_pipeline.errors import ProbelineError, UsageError, printable
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.shards.writer_options import check_writer_options
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
-from beam_pipeline.sources.options import COLUMNS, INPUT_FORMATS, ReadOptions, Sample, parse_window
+from beam_pipeline.sources.options import (
+    INPUT_FORMATS,
+    RTT_UNITS,
+    TABLES,
+    TIME_UNITS,
+    Mapping,
+    ReadOptions,
+    Sample,
+    parse_columns,
+    parse_failed,
+    parse_window,
+)
 from beam_pipeline.storage.files import check_path
 
 if TYPE_CHECKING:
@@ -46,7 +57,24 @@ class Options:
         group="input",
     )
     columns: str = flag(
-        "Columns with other names in the input: event_time=ts,rtt=rtt_ms.", "", group="input"
+        "Columns with other names in the input: event_time=ts,rtt=rtt_ms. A dotted name is a "
+        "nested field, a number the position in text without a header, rtt=p1,p2 several RTTs per "
+        "row, src_addr==192.0.2.1 a constant, src_addr=ip:packed an address as number or bytes.",
+        "",
+        group="input",
+    )
+    time_unit: str = flag(
+        "Unit of times that are numbers since 1970; iso requires ISO 8601 texts.",
+        "",
+        choices=TIME_UNITS,
+        group="input",
+    )
+    rtt_unit: str = flag("Unit of the RTTs.", "ms", choices=RTT_UNITS, group="input")
+    failed: str = flag(
+        "RTTs of lost pings, besides negative ones: null, nan, zero, or a text such as timeout; "
+        "several with commas.",
+        "negative",
+        group="input",
     )
     atlas_source: str = flag(
         "Address of the probe in a RIPE Atlas result: from (the public one) or src_addr.",
@@ -183,9 +211,10 @@ class Options:
             raise UsageError(
                 "--append adds to a dataset and --overwrite replaces it: give one of them"
             )
-        if self.columns and self.input_format not in ("auto", "parquet"):
+        mapping = self.mapping()
+        if mapping != Mapping() and self.input_format not in ("auto", *TABLES):
             raise UsageError(
-                f"--columns renames the columns of plain Parquet, not of "
+                "--columns, --time_unit, --rtt_unit and --failed describe tables, not "
                 f"--input_format={self.input_format}: leave one of them out"
             )
         if self.output_format == "arrayrecord":
@@ -201,8 +230,16 @@ class Options:
                 f"--anonymize_key_file={self.anonymize_key_file} requires "
                 "--anonymize=prefix_preserving: give both or neither"
             )
-        _renamed(self.columns)
         self.sample()
+
+    def mapping(self) -> Mapping:
+        """Returns how tables are read; UsageError if --columns is not valid."""
+        return Mapping(
+            parse_columns(self.columns),
+            self.time_unit,  # type: ignore[arg-type]
+            self.rtt_unit,  # type: ignore[arg-type]
+            parse_failed(self.failed),
+        )
 
     def sample(self) -> Sample:
         """Returns the sample of the flags; UsageError if it is empty."""
@@ -214,7 +251,7 @@ class Options:
         key = find_key(self.anonymize_key_file) if self.anonymize != "none" else None
         return ReadOptions(
             self.input_format,  # type: ignore[arg-type]
-            _renamed(self.columns),
+            self.mapping(),
             self.atlas_source,  # type: ignore[arg-type]
             self.hops,  # type: ignore[arg-type]
             key,
@@ -231,22 +268,6 @@ class Options:
         if self.output_format != "arrayrecord":
             values["array_record_options"] = ""  # it has no effect
         return DatasetOptions(**values)
-
-
-def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
-    """Parses --columns into pairs (column, name in the input), one for each of COLUMNS."""
-    names = {name: name for name in COLUMNS}
-    for part in filter(None, columns.split(",")):
-        column, _, name = part.partition("=")
-        if column not in names or not name or not name.isprintable():
-            raise UsageError(
-                f"--columns={printable(columns)}: {part!r} is not COLUMN=NAME with a column of "
-                f"{', '.join(COLUMNS)}"
-            )
-        names[column] = name
-    if len(set(names.values())) < len(names):
-        raise UsageError(f"--columns={columns} reads two columns from the same input column")
-    return tuple(names.items())
 
 
 def make_parser() -> OneLineParser:

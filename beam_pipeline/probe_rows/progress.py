@@ -18,12 +18,14 @@ from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import printable
 from beam_pipeline.jobs.monitoring import Snapshot
 from beam_pipeline.probe_rows.options import Options
+from beam_pipeline.probe_rows.outcome import CURES
 from beam_pipeline.report.tables import Table
 from beam_pipeline.report.terminal import new_console, print_table, say
 from beam_pipeline.sources.inputs import MeasurementUnit
 from beam_pipeline.storage.files import file_infos
 
 _UNIT = re.compile(r"unit-(\d+)-")
+_MAX_WARNINGS = 10
 _SHARD = re.compile(r"(train|test)_shard_(\d+)-of-(\d+)\.")
 
 
@@ -94,6 +96,10 @@ def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
         reasons = ", ".join(f"{count:,} {name}" for name, count in counts.dead_letters.items())
         folder = dataset.file(DEAD_LETTER_FOLDER)
         say(console, f"{counts.num_dead_letters:,} dead letters in {folder}: {reasons}")
+        for reason in filter(CURES.get, counts.dead_letters):
+            say(console, f"{reason}: {CURES[reason]}")
+    for text in dataset.manifest.warnings[-_MAX_WARNINGS:]:
+        say(console, f"warning: {text}")
     path = printable(shlex.quote(dataset.path))
     print(f"Next: python -m beam_pipeline.inspect {path}, to see what is in it")
     print(f"      python -m beam_pipeline.verify {path}, to check every byte")

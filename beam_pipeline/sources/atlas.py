@@ -24,7 +24,7 @@ from msgspec import UNSET, UnsetType
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
-from beam_pipeline.documents.json_records import ArrayError, begins_array, split_array
+from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources import measurements
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
 from beam_pipeline.storage.lines import DAMAGE, split_lines
@@ -189,6 +189,7 @@ def read_json(
     atlas_source: AtlasSource,
     batch_rows: int = 131_072,
     hops: Hops = "last",
+    is_span: bool = False,
 ) -> Iterator[JsonBatch]:
     """Reads RIPE Atlas results: JSON lines, one object each, or one JSON array of objects.
 
@@ -211,6 +212,7 @@ def read_json(
       batch_rows: a batch ends with the block of lines at which it reaches this many measurements
         and dead letters.
       hops: which hops of a traceroute are destinations.
+      is_span: the blocks are a part of a file of lines, whatever they begin with.
 
     Raises:
       DAMAGE, ArrayError: the file is truncated or damaged, after all lines before it.
@@ -219,7 +221,7 @@ def read_json(
     parse = functools.partial(_parse, atlas_source=atlas_source, hops=hops)
     start = next_line = 0
     damage: list[Exception] = []
-    for lines in _lines(blocks, damage):
+    for lines in _lines(blocks, damage, split_lines if is_span else split_objects):
         _read_lines(lines, next_line, decoder, parse, columns)
         next_line += len(lines)
         if len(columns) >= batch_rows:
@@ -231,12 +233,14 @@ def read_json(
         raise damage[0]
 
 
-def _lines(blocks: Iterator[bytes], damage: list[Exception]) -> Iterator[list[bytes]]:
+def _lines(
+    blocks: Iterator[bytes],
+    damage: list[Exception],
+    split: Callable[[Iterator[bytes], int], Iterator[list[bytes]]],
+) -> Iterator[list[bytes]]:
     """Yields lines, or the elements of an array; an error that ends them goes to `damage`."""
     try:
-        first_block = next(blocks, b"")
-        split = split_array if begins_array(first_block) else split_lines
-        yield from split(itertools.chain([first_block], blocks), MAX_LINE_BYTES)
+        yield from split(blocks, MAX_LINE_BYTES)
     except (*DAMAGE, ArrayError) as error:
         damage.append(error)
 

@@ -8,19 +8,19 @@ so a missing column ends the job before any row is read.
 import contextlib
 import itertools
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
-
-from apache_beam.io.filesystems import FileSystems
+from fnmatch import fnmatchcase
+from typing import BinaryIO, NamedTuple
 
 from beam_pipeline.dataset.layout import OutputFormat
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
-from beam_pipeline.sources import atlas, measurements
+from beam_pipeline.sources import atlas, detection, mapping, tables
 from beam_pipeline.sources.anonymize import WITHHELD
 from beam_pipeline.sources.options import InputFormat, ReadOptions
 from beam_pipeline.sources.spans import Span, spans_of
-from beam_pipeline.storage.files import check_path, check_regular, is_local, open_file
+from beam_pipeline.storage.files import check_path, check_regular, is_folder, is_local, open_file
 from beam_pipeline.storage.lines import (
     BYTE_ORDER_MARK,
     DAMAGE,
@@ -28,14 +28,14 @@ from beam_pipeline.storage.lines import (
     decompressed,
     needs_large_window,
 )
-from beam_pipeline.storage.matching import FileVersion, match_input, unchanged
+from beam_pipeline.storage.matching import FileVersion, match, match_input, unchanged
 from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
 
 UNIT_ROWS = 2_000_000
 UNIT_JSON_BYTES = 64 << 20
 _EVEN_WORKERS = 4
-_PARQUET_MAGIC = b"PAR1"
-_HEAD_BYTES = 4096
+# The rows of the others are counted only when they are read.
+_COUNTED = ("parquet", "atlas_bigquery", "probe_rows")
 
 
 class StoredShard(NamedTuple):
@@ -94,29 +94,75 @@ class MeasurementUnit(NamedTuple):
 
 
 def match_files(patterns: Sequence[str]) -> list[FileVersion]:
-    """Returns all matching files in order; UsageError if a pattern has none, or one is a pipe."""
+    """Returns all matching files in order; UsageError if a pattern has none, or one is a pipe.
+
+    Below a pattern's fixed part, names that begin with `_` or `.` are no data. A file with two
+    names is listed once; stderr says so.
+    """
     found: dict[str, FileVersion] = {}
     for pattern in patterns:
         folder, files = match_input(pattern, "--input", "*")
-        # Other engines write _SUCCESS and .crc files beside their data.
-        if folder == pattern.rstrip("/") + "/":
-            files = [file for file in files if FileSystems.split(file.path)[1][0] not in "._"]
+        if folder is not None:
+            _refuse_table_format(folder)
+            glob = pattern.removeprefix(folder)
+            files = [file for file in files if not _is_hidden(file.path[len(folder) :], glob)]
         if not files:
+            deeper = f"{folder}**/*" if folder == f"{pattern.rstrip('/')}/" else ""
+            hint = f"; for the files of its folders, give {deeper!r}" if deeper else ""
             raise UsageError(
-                f"--input={pattern} matches no file: check the pattern, and quote it so that the "
-                "shell does not expand it"
+                f"--input={pattern} matches no file{hint}: check the pattern, and quote it so that "
+                "the shell does not expand it"
             )
         found.update((_one_spelling(file.path), file) for file in files)
     files = sorted(found.values())
     for file in files:
         check_path("input", file.path)
     check_regular(file.path for file in files)
-    return files
+    return _without_links(files)
 
 
 def _one_spelling(path: str) -> str:
     """Returns the same path for a/x, a//x and ./a/x, so that no file is read twice."""
     return os.path.abspath(path) if is_local(path) else path
+
+
+def _is_hidden(path: str, glob: str) -> bool:
+    """Returns whether part of a relative path is hidden and the glob does not name it."""
+    named = [part for part in glob.split("/") if part.startswith(("_", "."))]
+    hidden = [part for part in path.split("/") if part.startswith(("_", "."))]
+    return any(not any(fnmatchcase(part, name) for name in named) for part in hidden)
+
+
+def _refuse_table_format(folder: str) -> None:
+    """Raises UsageError for a folder of a table whose files are not all live."""
+    for name, marks, function in (
+        ("Delta", ("_delta_log",), "delta_scan"),
+        ("Iceberg", ("metadata/version-hint.text", "metadata/*.metadata.json"), "iceberg_scan"),
+    ):
+        root = folder.rstrip("/") or "."
+        if any(is_folder(f"{root}/{mark}") or match(f"{root}/{mark}") for mark in marks):
+            raise UsageError(
+                f"--input={root} is a {name} table, whose files may have removed rows: export "
+                f"the live ones, duckdb -c \"COPY (FROM {function}('{root}')) TO 'pings.parquet'\""
+            )
+
+
+def _without_links(files: Sequence[FileVersion]) -> list[FileVersion]:
+    """Leaves out further names of a local file, by links or hard links, and reports them."""
+    first: dict[tuple[int, int] | str, FileVersion] = {}
+    again: list[str] = []
+    for file in files:
+        key: tuple[int, int] | str = file.path
+        if is_local(file.path):
+            with contextlib.suppress(OSError):  # a link without a target
+                found = os.stat(file.path)
+                key = (found.st_dev, found.st_ino)
+        if (other := first.setdefault(key, file)) is not file:
+            again.append(f"{file.path} is {other.path}")
+    if again:
+        more = f" and {len(again) - 1} more like it" if len(again) > 1 else ""
+        print(f"warning: {again[0]}{more}: a file with two names is read once", file=sys.stderr)
+    return list(first.values())
 
 
 def inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
@@ -132,43 +178,59 @@ def inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
 
 def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
     path, _, version = file
-    input_format = "parquet" if options.input_format == "auto" else options.input_format
+    input_format: InputFormat = (
+        "parquet" if options.input_format == "auto" else options.input_format
+    )
     try:
-        if options.input_format == "auto":
-            with open_file(path, _HEAD_BYTES, version) as stream:
-                plain = decompressed(stream)
-                head = plain.read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
-            if head.lstrip()[:1] in (b"{", b"["):
-                input_format = "atlas_json"
-            elif problem := _problem_of(head, plain is not stream, options):
-                return MeasurementFile(file, input_format, (), problem)
-        if input_format == "atlas_json":
-            return MeasurementFile(file, input_format, ())
+        with open_file(path, detection.HEAD_BYTES, version) as stream:
+            plain = decompressed(stream)
+            is_compressed = plain is not stream
+            head = _head(plain).removeprefix(BYTE_ORDER_MARK)
+        input_format, problem = detection.detect(head, is_compressed, path, options)
+        if problem is None and input_format == "arrow":
+            with tables.opened_arrow(file) as (schema, _):
+                problem = mapping.problem_of(schema, options.mapping, _partitions(path))
+        _refuse(path, problem, options)
+        if problem is not None or input_format not in ("parquet", "atlas_bigquery"):
+            return MeasurementFile(file, input_format, (), problem)
         with open_parquet(path, version=version) as parquet:
             schema, metadata = parquet.schema_arrow, parquet.metadata
-    except DAMAGE as error:
+    except (*DAMAGE, UnicodeDecodeError) as error:  # Arrow decodes names of columns
         return MeasurementFile(file, input_format, (), reason_of(error, options))
     if options.input_format == "auto" and atlas.is_bigquery_export(schema):
         input_format = "atlas_bigquery"
     if input_format == "atlas_bigquery":
         problem = atlas.bigquery_schema_problem(schema, options.atlas_source)
     else:
-        problem = measurements.schema_problem(schema, options.names)
-    if problem:
-        raise ProbelineError(f"{path} {problem}")
+        problem = mapping.problem_of(schema, options.mapping, _partitions(path))
+    _refuse(path, problem, options)
     rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    return MeasurementFile(file, input_format, rows)
+    return MeasurementFile(file, input_format, () if problem else rows, problem)
 
 
-def _problem_of(head: bytes, is_compressed: bool, options: ReadOptions) -> str | None:
-    """Returns why a file other than JSON cannot be read, from its first decompressed bytes."""
-    if not head.startswith(_PARQUET_MAGIC):
-        seen = "" if options.anonymize else f" ({head[:8]!r})"
-        return (
-            f"neither Parquet nor JSON lines by its first bytes{seen}; specify its format with "
-            "--input_format"
-        )
-    return "Parquet within a compressed file; decompress it" if is_compressed else None
+def _refuse(path: str, problem: str | None, options: ReadOptions) -> None:
+    if problem is not None and not options.skip_bad_files:
+        raise ProbelineError(f"{path} {problem} (--on_bad_file=dead_letter goes on without it)")
+
+
+def _partitions(path: str) -> list[str]:
+    return list(mapping.partitions_of(path))
+
+
+def _head(stream: BinaryIO) -> bytes:
+    """Returns the first bytes, up to any damage after the first read."""
+    head = b""
+    while len(head) < detection.HEAD_BYTES:
+        try:
+            block = stream.read(detection.HEAD_BYTES - len(head))
+        except DAMAGE:
+            if not head:
+                raise
+            break
+        if not block:
+            break
+        head += block
+    return head
 
 
 def reason_of(error: Exception, options: ReadOptions) -> str:
@@ -223,8 +285,8 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _num_rows(input_format: InputFormat, num_rows: int, num_bytes: int) -> int:
-    """Returns the rows of a file or piece, estimated from its bytes for JSON."""
-    if input_format == "atlas_json":
+    """Returns the rows of a file or piece, estimated from its bytes for text."""
+    if input_format not in _COUNTED:
         return num_bytes * UNIT_ROWS // UNIT_JSON_BYTES
     return num_rows
 

@@ -4,6 +4,7 @@ docs/format.md lists the rules. Work is per column and per distinct address, nev
 in Python.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ _ADDRESS_REASONS = {
 # In this order: a row is counted under the first rule it breaks.
 REASONS = (
     "event_time_null",
+    "event_time_unreadable",
     "event_time_before_1970",
     "event_time_out_of_range",
     "src_addr_null",
@@ -37,9 +39,11 @@ REASONS = (
     "dst_addr_zone_id",
     "dst_addr_invalid",
     "ip_version_null",
+    "ip_version_unreadable",
     "ip_version_not_4_or_6",
     "ip_version_not_of_dst_addr",
     "rtt_null",
+    "rtt_unreadable",
     "rtt_not_finite",
     "rtt_out_of_range",
 )
@@ -96,37 +100,35 @@ def type_problem(name: str, dtype: pa.DataType, column: str) -> str | None:
     return f"has column {name!r} of type {dtype}, which must be {wanted}"
 
 
-def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
-    """Returns one line about the first missing or mistyped column; `names` are those of COLUMNS."""
-    for column in COLUMNS:
-        index = schema.get_all_field_indices(names[column])
-        if not index:
-            return (
-                f"has no column {names[column]!r} (only {', '.join(schema.names) or 'none'}); "
-                f"if {column} has another name there, pass --columns {column}=NAME"
-            )
-        if len(index) > 1:
-            return f"has {len(index)} columns named {names[column]!r}; it must be one"
-        if problem := type_problem(names[column], schema.field(index[0]).type, column):
-            return problem
-    return None
-
-
-def check(batch: pa.RecordBatch, encoding: Encoding = "arrow") -> tuple[Block, Faults]:
+def check(
+    batch: pa.RecordBatch,
+    encoding: Encoding = "arrow",
+    unreadable: Mapping[str, np.ndarray] | None = None,
+) -> tuple[Block, Faults]:
     """Returns the measurements of a batch that satisfy every rule, and the rows that break one.
 
     Compact measurements are limited to RTTs of 50 days and to times within the span of a row.
+    `unreadable` has the rows, bool [n], of values that are null because they could not be read, by
+    column.
     """
     is_compact = encoding == "compact"
     reason = np.zeros(batch.num_rows, np.uint8)
+
+    def mark(column: str) -> None:
+        if unreadable and column in unreadable:
+            reason[unreadable[column]] = _REASON_CODE[f"{column}_unreadable"]
+
     # The last rule is applied first, so that the first rule broken overwrites the others.
     rtt = _check_rtt(_decoded(batch.column("rtt")), reason, is_compact)
+    mark("rtt")
     dst, dst_status = _parse_addresses(batch.column("dst_addr"))
     _check_version(_decoded(batch.column("ip_version")), dst_status, dst.codes, reason)
+    mark("ip_version")
     _check_addresses("dst_addr", dst.codes, dst_status, reason)
     src, src_status = _parse_addresses(batch.column("src_addr"))
     _check_addresses("src_addr", src.codes, src_status, reason)
     event_time = _check_event_time(_decoded(batch.column("event_time")), reason, is_compact)
+    mark("event_time")
     return _judged(Block(event_time, src, dst, rtt), reason)
 
 

@@ -3,15 +3,23 @@
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.sources.anonymize_key import KeyReference
 
 COLUMNS = ("event_time", "src_addr", "dst_addr", "ip_version", "rtt")
-InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery", "probe_rows"]
-INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery", "probe_rows")
+InputFormat = Literal[
+    "parquet", "arrow", "csv", "json", "atlas_json", "atlas_bigquery", "scamper_json", "probe_rows"
+]
+INPUT_FORMATS: tuple[InputFormat, ...] = get_args(InputFormat)
+# Formats of columns with names that --columns changes; the others have their own fields.
+TABLES: tuple[InputFormat, ...] = ("parquet", "arrow", "csv", "json")
+TimeUnit = Literal["", "s", "ms", "us", "ns", "iso"]
+TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
+RttUnit = Literal["s", "ms", "us"]
+RTT_UNITS: tuple[RttUnit, ...] = get_args(RttUnit)
 AtlasSource = Literal["from", "src_addr"]
 ATLAS_SOURCES: tuple[AtlasSource, ...] = ("from", "src_addr")
 Hops = Literal["last", "all"]
@@ -88,13 +96,88 @@ def time_text(time_us: int) -> str:
     return (_EPOCH + timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
 
 
+class Source(NamedTuple):
+    """Where an input table has one of COLUMNS."""
+
+    names: tuple[str, ...]  # several, or one that is a list, for a measurement each (rtt)
+    constant: str | None = None  # a value for all rows, in place of names
+    is_packed: bool = False  # an address as a number or as 4 or 16 bytes
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """How the columns of an input table become those of COLUMNS."""
+
+    sources: tuple[Source, ...] = tuple(Source((name,)) for name in COLUMNS)  # one for each
+    time_unit: TimeUnit = ""  # of times that are numbers; "" refuses these
+    rtt_unit: RttUnit = "ms"
+    failed: tuple[str, ...] = ()  # null, nan, zero, or a text: lost pings, besides negative RTTs
+
+    @property
+    def names(self) -> dict[str, Source]:
+        return dict(zip(COLUMNS, self.sources, strict=True))
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether columns are given by position, counted from 1, in text without a header."""
+        names = [name for source in self.sources for name in source.names]
+        return any(map(str.isdecimal, names))
+
+
+def parse_columns(text: str) -> tuple[Source, ...]:
+    """Parses --columns; UsageError if it is not valid.
+
+    `event_time=ts,rtt=p1,p2` renames; `src_addr==192.0.2.1` is a constant, `src_addr=ip:packed` an
+    address as a number or as bytes. If all names are numbers, they are positions.
+    """
+    sources = {name: Source((name,)) for name in COLUMNS}
+    column = ""
+    for part in filter(None, text.split(",")):
+        head, equals, name = part.partition("=")
+        if not equals and column == "rtt":  # a further column of RTTs
+            sources[column] = Source((*sources[column].names, head))
+            continue
+        column = head
+        if column not in sources or not name.removeprefix("=") or not name.isprintable():
+            raise UsageError(
+                f"--columns={printable(text)}: {part!r} is not COLUMN=NAME with a column of "
+                f"{', '.join(COLUMNS)}"
+            )
+        packed = name.endswith(":packed") and column in ("src_addr", "dst_addr")
+        if name.startswith("="):
+            sources[column] = Source((), name[1:])
+        else:
+            sources[column] = Source(
+                (name.removesuffix(":packed") if packed else name,), None, packed
+            )
+    names = [name for source in sources.values() for name in source.names]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"--columns={printable(text)} reads two columns from the same input column"
+        )
+    given = tuple(sources.values())
+    positional = list(map(str.isdecimal, names))
+    if any(positional) and not all(positional):
+        plain = [name for name, is_number in zip(names, positional, strict=True) if not is_number]
+        if plain != ["ip_version"]:
+            raise UsageError(
+                f"--columns={printable(text)} mixes positions and names ({', '.join(plain)}): give "
+                "the positions of all columns, counted from 1, or all names"
+            )
+    return given
+
+
+def parse_failed(text: str) -> tuple[str, ...]:
+    """Parses --failed into its words and texts, without `negative`, which always holds."""
+    return tuple(part for part in text.split(",") if part and part != "negative")
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """How to read the input."""
 
     input_format: InputFormat | Literal["auto"] = "auto"  # of all files; auto detects it for each
-    # Each of COLUMNS, and its name in the input.
-    columns: tuple[tuple[str, str], ...] = tuple((name, name) for name in COLUMNS)
+    mapping: Mapping = Mapping()
     atlas_source: AtlasSource = "from"  # which address of a result is the probe's
     hops: Hops = "last"  # which hops of a traceroute are destinations
     anonymize: KeyReference | None = None  # the key with which addresses are replaced
@@ -102,7 +185,3 @@ class ReadOptions:
     encoding: Encoding = "arrow"  # values out of its range become dead letters
     sample: Sample = Sample()
     as_stored: bool = False  # round measurements as their encoding does
-
-    @property
-    def names(self) -> dict[str, str]:
-        return dict(self.columns)

@@ -13,8 +13,10 @@ those that break a rule become dead letters. The rest is sampled by the addresse
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +27,7 @@ import pyarrow.parquet as pq
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.sources import atlas, inputs, stored_rows
+from beam_pipeline.sources import atlas, inputs, mapping, scamper, stored_rows, tables
 from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
 from beam_pipeline.sources.inputs import Piece
 from beam_pipeline.sources.measurements import (
@@ -36,12 +38,14 @@ from beam_pipeline.sources.measurements import (
     check_encoding,
     valid_times,
 )
-from beam_pipeline.sources.options import COLUMNS, ReadOptions, Sample
+from beam_pipeline.sources.options import Mapping as ColumnMapping
+from beam_pipeline.sources.options import ReadOptions, Sample
 from beam_pipeline.sources.sampling import in_window, sampled
 from beam_pipeline.sources.spans import read_span, row_in_file
+from beam_pipeline.sources.tables import BadRow, TableBatch
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.lines import DAMAGE
-from beam_pipeline.storage.matching import unchanged
+from beam_pipeline.storage.matching import FileVersion, unchanged
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
 BATCH_ROWS = 131_072
@@ -58,6 +62,8 @@ class RawBatch(NamedTuple):
     next_row: int  # the row of the file, or line, after the batch
     letters: Sequence[DeadLetter] = ()  # rows without a measurement
     num_left_out: int = 0  # rows skipped because they are outside the window
+    unreadable: Mapping[str, np.ndarray] = MappingProxyType({})  # as `measurements.check` takes it
+    originals: pa.RecordBatch | None = None  # n rows: the columns as the input has them
 
 
 class CheckedBatch(NamedTuple):
@@ -127,6 +133,10 @@ def _checked_batches(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatc
         return
     readers = {
         "parquet": _read_parquet,
+        "arrow": partial(_read_table, tables.read_arrow),
+        "csv": partial(_read_table, tables.read_csv),
+        "json": partial(_read_table, tables.read_json),
+        "scamper_json": _read_scamper,
         "atlas_json": _read_atlas_json,
         "atlas_bigquery": _read_atlas_bigquery,
     }
@@ -143,8 +153,11 @@ def _in_sample(batch: CheckedBatch, options: ReadOptions) -> CheckedBatch:
 
 
 def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
-    names = options.names
-    dictionaries = [names["src_addr"], names["dst_addr"]]
+    sources = options.mapping.names
+    names = [name for source in sources.values() for name in source.names]
+    partitions = mapping.partitions_of(piece.path)
+    ends = {*sources["src_addr"].names, *sources["dst_addr"].names}
+    dictionaries = sorted(ends.difference(partitions))
     row = piece.first_row
     with _open(piece, dictionaries) as file:
         is_outside = [_is_outside(file, group, options) for group in piece.row_groups]
@@ -158,11 +171,55 @@ def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
                 row += num_rows
                 yield RawBatch(None, np.zeros(0, np.int64), row, num_left_out=num_rows)
                 continue
-            for raw in _batches(file, groups, list(names.values())):
-                batch = raw.select([names[column] for column in COLUMNS])
+            for batch in _batches(file, groups, names):
                 rows = np.arange(row, row + batch.num_rows)
                 row += batch.num_rows
-                yield RawBatch(batch.rename_columns(list(COLUMNS)), rows, row)
+                yield _converted(batch, rows, row, options, partitions)
+
+
+def _read_table(
+    read: Callable[[FileVersion, ColumnMapping], Iterator[TableBatch]],
+    piece: Piece,
+    options: ReadOptions,
+) -> Iterator[RawBatch]:
+    partitions = mapping.partitions_of(piece.path)
+    for batch, rows, bad_rows, next_row in read(piece.file, options.mapping):
+        letters = _bad_rows(piece, bad_rows, options)
+        if batch is None:
+            yield RawBatch(None, rows, next_row, letters)
+        else:
+            yield _converted(batch, rows, next_row, options, partitions)._replace(letters=letters)
+
+
+def _read_scamper(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
+    for batch, rows, bad_rows, next_row in scamper.read_json(piece.file):
+        yield RawBatch(batch, rows, next_row, _bad_rows(piece, bad_rows, options))
+
+
+def _bad_rows(piece: Piece, rows: Sequence[BadRow], options: ReadOptions) -> list[DeadLetter]:
+    return [
+        DeadLetter(piece.path, row, reason, WITHHELD if options.anonymize else text)
+        for row, reason, text in rows
+    ]
+
+
+def _converted(
+    batch: pa.RecordBatch,
+    rows: np.ndarray,
+    next_row: int,
+    options: ReadOptions,
+    partitions: dict[str, str],
+) -> RawBatch:
+    found = mapping.convert(batch, options.mapping, partitions)
+    if found.parents is not None:
+        rows = rows[found.parents]
+    return RawBatch(
+        found.measurements,
+        rows,
+        next_row,
+        unreadable=found.unreadable,
+        originals=found.originals,
+    )
 
 
 def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
@@ -170,11 +227,11 @@ def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
     sample = options.sample
     if not sample.has_window:
         return False
-    column = next(
-        index
-        for index in range(len(file.schema))
-        if file.schema.column(index).path == options.names["event_time"]
-    )
+    paths = [file.schema.column(index).path for index in range(len(file.schema))]
+    names = options.mapping.names["event_time"].names
+    if not set(names) <= set(paths) or not names:
+        return False
+    column = paths.index(names[0])
     found = file.metadata.row_group(group).column(column).statistics
     logical_type = orjson.loads(file.schema.column(column).logical_type.to_json())
     unit = _UNITS.get(logical_type.get("timeUnit"))
@@ -219,16 +276,19 @@ def _checked(path: str, raw: RawBatch, options: ReadOptions) -> CheckedBatch:
         return CheckedBatch(len(letters) + left_out, None, letters, raw.next_row, left_out)
     batch, rows = raw.measurements, raw.rows
     num_rows = batch.num_rows + len(letters) + left_out
+    unreadable, originals = raw.unreadable, raw.originals or batch
     if options.sample.has_window:
         times, is_valid = valid_times(batch.column("event_time"), options.encoding)
         kept = ~is_valid | in_window(times, options.sample)
         left_out += batch.num_rows - int(np.count_nonzero(kept))
-        batch, rows = batch.filter(pa.array(kept)), rows[kept]
-    block, faults = check(batch, options.encoding)
+        unreadable = {name: mask[kept] for name, mask in unreadable.items()}
+        batch, originals = (each.filter(pa.array(kept)) for each in (batch, originals))
+        rows = rows[kept]
+    block, faults = check(batch, options.encoding, unreadable)
     if options.anonymize:
         block = anonymizer_of(options.anonymize).block(block)
     if len(faults.rows):
-        letters += _letters(path, batch, faults, rows[faults.rows], options)
+        letters += _letters(path, originals, faults, rows[faults.rows], options)
     return CheckedBatch(num_rows, block, letters, raw.next_row, left_out)
 
 
@@ -248,7 +308,9 @@ def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     next_line = 0
     with open_file(piece.path, version=piece.file.version) as stream:
         blocks = read_span(stream, piece.span)
-        for part in atlas.read_json(blocks, options.atlas_source, BATCH_ROWS, options.hops):
+        is_span = piece.span is not None
+        parts = atlas.read_json(blocks, options.atlas_source, BATCH_ROWS, options.hops, is_span)
+        for part in parts:
             letters = [
                 DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
                 for line, reason, text in part.letters

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from beam_pipeline.documents.json_records import begins_array
+from beam_pipeline.documents.json_records import is_object
 from beam_pipeline.storage.bzip2 import read_lines_of_span
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.lines import (
@@ -23,7 +23,7 @@ from beam_pipeline.storage.lines import (
 )
 from beam_pipeline.storage.matching import FileVersion
 
-_HEAD_BYTES = 4096
+_HEAD_BYTES = 64 << 10
 Span = tuple[int, int]  # bytes [start, end) of the file, compressed
 _SPAN_BYTES: dict[Compression | None, int] = {None: 16 << 20, "bzip2": 2 << 20}
 
@@ -36,7 +36,8 @@ def spans_of(file: FileVersion) -> tuple[Span, ...]:
         span_bytes = _SPAN_BYTES.get(compression_of(stream), file.num_bytes)
         head = decompressed(stream).read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
     num_spans = file.num_bytes // span_bytes
-    if num_spans < 2 or not head.strip() or begins_array(head):
+    first_line, newline, _ = head.lstrip().partition(b"\n")
+    if num_spans < 2 or not newline or not is_object(first_line):
         return ()
     bounds = [file.num_bytes * at // num_spans for at in range(num_spans + 1)]
     return tuple(itertools.pairwise(bounds))

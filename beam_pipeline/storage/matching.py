@@ -121,7 +121,12 @@ def _leads_back(root: str, path: str) -> bool:
 
 
 def _local_version(path: str) -> FileVersion:
-    found = os.stat(path)
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        if not os.path.islink(path):
+            raise
+        return FileVersion(path, 0, 0)  # a link without a target: reading it names the link
     return FileVersion(path, found.st_size, found.st_mtime_ns)
 
 

@@ -31,6 +31,8 @@ def open_parquet(
         read_dictionary=dictionary_columns,
         buffer_size=buffer_bytes or (0 if is_remote else _LOCAL_PIECE_BYTES),
         pre_buffer=is_remote and not buffer_bytes,
+        # As nanoseconds, INT96 would wrap around outside the years 1677 to 2262.
+        coerce_int96_timestamp_unit="us",
     )
 
 

@@ -218,13 +218,6 @@ def test_bad_rows_are_dead_letters_and_the_rest_goes_on(table: pa.Table, tmp_pat
     assert history(read_rows(output)) == reference_rows(table)
 
 
-def test_only_dead_letters_make_an_empty_dataset(tmp_path: Path) -> None:
-    table = measurements_table(5, seed=8).set_column(4, "rtt", pa.array([np.inf] * 5))
-    output = make_dataset(write_input(tmp_path / "in", table), tmp_path / "out")
-    assert read_rows(output) == []
-    assert open_dataset(str(output)).manifest.counts.dead_letters == {"rtt_not_finite": 5}
-
-
 def test_many_files_are_looked_at_by_workers(
     table: pa.Table, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from beam_pipeline.dataset import row_codec
 from benchmarks import ROOT, ablation, estimate, learning, planetlab, results, runner, table
 from benchmarks.peers import common
 from benchmarks.results import Results, Run
+from tests.support.warm_python import TRAINING, warm_python
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"  # takes 0.4 s of CPU
 LESS_TRAINING = ("network_curriculum=128x2,512x2", "steps=6", "checkpoint_period=2")
@@ -70,6 +71,8 @@ def test_a_bench_of_training_runs(
     less = ("--num_contexts=8", "--num_rtt=50", "--num_train_contexts=8", "--num_train_rows=50")
     monkeypatch.setattr(learning, "NETWORK", network)
     monkeypatch.setattr(learning, "EXTENT", less)
+    warm = [*warm_python(*TRAINING), "-m"]  # test_the_bench_of_sampling starts a real Python
+    monkeypatch.setattr(learning, "module_command", lambda module: [*warm, module])
     (tmp_path / "work").mkdir()
     folders = [f"--data_dir={tmp_path}/work", f"--results={tmp_path}/results"]
     assert bench.main([*folders, "--seeds", "3", *flags, "--recipe", *LESS_TRAINING]) == 0

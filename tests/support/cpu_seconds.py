@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.support import warm_python
+from tests.support import warm_python, workers
 
 _PROPERTY = "cpu_seconds"
 _STARTED = pytest.StashKey[float]()
@@ -22,7 +22,8 @@ def spent() -> float:
     """Returns the CPU-seconds of this process and of the ones it has waited for."""
     kinds = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
     usages = [resource.getrusage(kind) for kind in kinds]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + warm_python.cpu_seconds()
+    own = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return own + warm_python.cpu_seconds() + workers.cpu_seconds()
 
 
 class CpuSeconds:

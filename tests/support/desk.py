@@ -22,13 +22,14 @@ from tests.support.documents import Block
 from tests.support.repository import ROOT
 from tests.support.stand_ins import StandIns
 from tests.support.waiting import HANG_S
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import TRAINING, warm_python
 
 # What pages call and tests must not: it would install, open or pay for something.
 STAND_INS = ("bq", "curl", "docker", "gcloud", "jupyter", "make", "pip", "xpk")
 # Our own programs start with their imports done.
 _PYTHON = """\
 case "$1 $2" in
+  "-m training.train" | "-m training.evaluate") exec {} "$@" ;;
   "-m beam_pipeline"* | "-m training"*) exec {} "$@" ;;
   *) exec {} "$@" ;;
 esac"""
@@ -40,6 +41,7 @@ _REPLACEMENTS = (
     (r"(training\.evaluate .*)", r"\1 --num_contexts=8 --num_rtt=8 --num_train_contexts=8"),
     (r"projects/P/secrets/\S+", "key.hex"),
     ("rows/a|gs://data/rows", "rows"),
+    ("--since=2026-11-01 --until=2026-11-08", "--since=2026-01-01 --until=2026-01-08"),
     ("train:60,1", "train:60,0"),
     ("--ngram_length 10,15", "--ngram_length 10,15 --details=compact"),
     ("gs://(bucket|BUCKET)", "gs"),
@@ -111,7 +113,8 @@ class Desk:
         self._exports: list[str] = []
         programs = StandIns(folder / ".bin")
         self.stand_in, self.calls = programs.add, programs.calls
-        self.stand_in("python", _PYTHON.format(shlex.join(warm_python()), sys.executable))
+        self._programs = [shlex.join(warm_python())] * 2 + [sys.executable]
+        self.stand_in("python", _PYTHON.format(*self._programs))
         for name in STAND_INS:
             self.stand_in(name, "cat >/dev/null" if name in ("bq", "gcloud") else "")
         stand_ins, _, system = programs.variables["PATH"].partition(":")
@@ -132,6 +135,9 @@ class Desk:
                 connection.execute(f"SET file_search_path = '{self.folder}'")
                 connection.execute(text).fetchall()
             return
+        if "-m training.train" in text:
+            self._programs[0] = shlex.join(warm_python(*TRAINING))
+            self.stand_in("python", _PYTHON.format(*self._programs))
         self._remove_outputs(text)
         self.sh("\n".join([*self._exports, text]))
         self._exports += re.findall(r"^export .+", text, re.MULTILINE)

@@ -12,23 +12,33 @@ from pathlib import Path
 from tests.support.warm_python import warm_python
 
 _AT_CHANGE = """
-import os, signal, sys
-folder, at, log = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+import os, shutil, signal, subprocess, sys, threading, time
+folder, at, copies, log = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 {setup}
-changes, program = 0, os.getpid()
+changes, program, is_copying, lock = 0, os.getpid(), False, threading.RLock()
 def hook(event, arguments):
-    global changes
     if event not in ("open", "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir"):
         return
     if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
         return
     if str(arguments[0]).startswith(folder) and os.getpid() == program:
-        changes += 1
-        if changes == at:
-            os.kill(program, signal.SIGKILL)
+        with lock:  # one thread after another
+            if not is_copying:
+                change()
+def change():
+    global changes, is_copying
+    changes += 1
+    if changes == at:
+        os.kill(program, signal.SIGKILL)
+    if copies and os.path.exists(folder):
+        is_copying, target = True, f"{{copies}}/{{changes}}"
+        time.sleep(0.005)  # for the change that another thread has just begun
+        while subprocess.run(["cp", "-a", folder, target]).returncode:
+            shutil.rmtree(target)
+        is_copying = False
 sys.addaudithook(hook)
 from {module} import main
-code = main(sys.argv[4:])
+code = main(sys.argv[5:])
 count = changes
 open(log, "w").write(str(count))
 sys.exit(code)
@@ -74,7 +84,13 @@ def kill_script(module: str, owner: str, name: str, after: int) -> str:
 
 
 def run_and_kill(
-    module: str, setup: str, folder: Path, at: int, flags: Sequence[str], log: Path
+    module: str,
+    setup: str,
+    folder: Path,
+    at: int,
+    flags: Sequence[str],
+    log: Path,
+    copies: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program that kills itself before it changes a folder for the n-th time.
 
@@ -83,10 +99,11 @@ def run_and_kill(
       setup: statements that run first, such as sizes of work units.
       at: from 1 on; 0 never kills.
       log: gets the number of changes if the program ends.
+      copies: a folder that gets a copy before each change, by its number: what a kill would leave.
     """
     script = _AT_CHANGE.format(module=module, setup=setup)
     return subprocess.run(
-        [*warm_python(), "-c", script, str(folder), str(at), str(log), *flags],
+        [*warm_python(), "-c", script, str(folder), str(at), str(copies or ""), str(log), *flags],
         capture_output=True,
         text=True,
         env={**os.environ, "SOURCE_DATE_EPOCH": "1790000000"},

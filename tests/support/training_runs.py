@@ -18,7 +18,7 @@ import numpy as np
 
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S, wait_until
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import TRAINING, warm_python
 
 GLOBAL_BATCH, CROP, STEPS = 8, 128, 12
 MODEL = (
@@ -72,8 +72,7 @@ class TrainingRun:
             }
             batch = f"per_device_batch_size={GLOBAL_BATCH // hosts}"
             metrics = f"metrics_file={self.folder / f'metrics-{index}.jsonl'}"
-            python = warm_python("training.maxtext.iterators", "maxtext.trainers.pre_train.train")
-            script = [*python, "-m", "tests.support.maxtext_host", json.dumps(host)]
+            script = [*warm_python(*TRAINING), "-m", "tests.support.maxtext_host", json.dumps(host)]
             processes.append(
                 subprocess.Popen(
                     [*script, *self._arguments, batch, metrics, *more],

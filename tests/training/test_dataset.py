@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -14,16 +15,13 @@ import numpy as np
 import psutil
 import pytest
 
-from beam_pipeline.dataset.layout import Encoding
+from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same
-from tests.support.codec_rows import both_encodings
-from tests.support.helpers import quick_and_slow
 from tests.support.loader_helpers import (
     FEEDS,
     VARIANTS,
     State,
-    all_variants,
     config_of,
     expected_batches,
     feed_of,
@@ -54,11 +52,15 @@ from training.dataset import (
 from training.rows.row_source import ProbeRowDataSource
 from training.rows.row_table import find_shards
 
+# Everything on eight hosts; fewer hosts by turns.
+COMBINATIONS = [
+    pytest.param(*choice, host_count, marks=[] if host_count == 8 else [pytest.mark.slow])
+    for number, choice in enumerate(itertools.product(ENCODINGS, FEEDS, VARIANTS))
+    for host_count in (8, [1, 2, 4][number % 3])
+]
 
-@all_variants
-@pytest.mark.parametrize("feed", FEEDS)
-@pytest.mark.parametrize("host_count", quick_and_slow([1, 2, 4, 8], [8]))
-@both_encodings
+
+@pytest.mark.parametrize(("encoding", "feed", "variant", "host_count"), COMBINATIONS)
 def test_the_global_batches_are_the_same(
     mixed: Mixed, variant: str, feed: str, host_count: int, encoding: Encoding
 ) -> None:
@@ -77,7 +79,11 @@ def test_the_global_batches_are_the_same(
         pytest.param("packed", "two workers and a cache", 1, marks=pytest.mark.slow),
     ],
 )
-def test_workers_give_same_batches(mixed: Mixed, variant: str, feed: str, host_count: int) -> None:
+def test_workers_give_same_batches(
+    mixed: Mixed, variant: str, feed: str, host_count: int, request: pytest.FixtureRequest
+) -> None:
+    if feed != "two workers":  # those are spawned, as users have them
+        request.getfixturevalue("warm_workers")
     config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
     config |= feed_of(mixed["compact"], feed)
     found = global_batches(mixed["compact"], host_count, 25, **config)
@@ -86,6 +92,7 @@ def test_workers_give_same_batches(mixed: Mixed, variant: str, feed: str, host_c
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [2, 100])
+@pytest.mark.usefixtures("warm_workers")
 def test_workers_end_as_one_process_does(mixed: Mixed, num_workers: int) -> None:
     config = {"batch_size": 3, "crop_size": CROP, "num_epochs": 1}
     alone = host_batches(mixed["compact"], **config)

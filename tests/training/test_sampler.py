@@ -226,7 +226,7 @@ def test_a_row_is_large_if_it_fills_a_crop_without_its_timestamps(src_addr, ipv6
 @both_samplers
 @pytest.mark.parametrize("n", [10, 200], ids=["small", "large"])
 def test_a_damaged_row_is_named(sampler_class, n):
-    message = "row 5 of 192.0.2.1 has a destination that is no IP address.*beam_pipeline.verify"
+    message = "row 5 of 192.0.2.1 has a destination that is not an IP address.*beam_pipeline.verify"
     row, sampler = damaged_row(n), sampler_class(mode_weights=(1, 0, 0))
     with pytest.raises(ProbelineError, match=message):
         sampler.random_map(row, np.random.default_rng(1))
@@ -311,7 +311,7 @@ def test_a_round_is_the_first_probes_of_the_next_batch(num):
 
 @pytest.mark.parametrize("num", [0, -1, 5])
 def test_a_round_of_more_probes_than_a_batch_has_is_refused(num):
-    message = f"probes_per_round is {num}, a batch has 4 probes: .*larger batch_size"
+    message = f"probes_per_round is {num}, but a batch has 4 probes: .*larger batch_size"
     with pytest.raises(ProbelineError, match=message):
         sample_federated_batch(iter([batch(4)]), num)
 

@@ -21,7 +21,7 @@ from tests.support.probe_rows_on_disk import (
 from tests.support.repository import ROOT
 from tests.support.training_runs import CROP, GLOBAL_BATCH, MODEL, STEPS, Ended, TrainingRun
 from tests.support.waiting import HANG_S
-from tests.support.warm_python import warm_python
+from tests.support.warm_python import TRAINING, warm_python
 from training.dataset import DataConfig, build_dataset
 
 pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[maxtext]'")
@@ -156,12 +156,11 @@ def test_resume_after_sigterm(tmp_path: Path, thousand_rows: Path, whole: Traini
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pods", [((2, 7), (1, STEPS)), ((4, 4), (1, 7), (2, STEPS))])
 def test_pods_of_any_size_go_on_with_each_other(
-    tmp_path: Path, thousand_rows: Path, whole: TrainingRun, pods: tuple[tuple[int, int], ...]
+    tmp_path: Path, thousand_rows: Path, whole: TrainingRun
 ):
     run = TrainingRun(tmp_path / "run", thousand_rows)
-    for hosts, steps in pods:
+    for hosts, steps in ((4, 4), (1, 7), (2, STEPS)):
         ends = run.run(f"steps={steps}", hosts=hosts)
         assert [end.code for end in ends] == [0] * hosts, ends
         folder = run.run_folder / "checkpoints" / str(steps - 1) / "iter"
@@ -184,12 +183,25 @@ def test_a_pod_that_is_preempted_goes_on(tmp_path: Path, thousand_rows: Path, wh
     assert_same(run, whole, rtol=2e-5, num_stops=2)
 
 
-@pytest.mark.slow
-def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows: Path):
-    stages = "network_curriculum=64x5"
-    straight = TrainingRun(tmp_path / "straight", thousand_rows, stages)
-    (ended,) = straight.run()
+STAGES = "network_curriculum=64x5"
+
+
+@pytest.fixture(scope="module")
+def curriculum(
+    tmp_path_factory: pytest.TempPathFactory, thousand_rows: Path
+) -> tuple[TrainingRun, Ended]:
+    """A run of two stages on one host that nothing interrupted, and how it ended."""
+    run = TrainingRun(tmp_path_factory.mktemp("curriculum") / "run", thousand_rows, STAGES)
+    (ended,) = run.run()
     assert ended.code == 0, ended.output
+    return run, ended
+
+
+@pytest.mark.slow
+def test_a_curriculum_grows_the_crops_and_resumes(
+    tmp_path: Path, thousand_rows: Path, curriculum: tuple[TrainingRun, Ended]
+):
+    straight, ended = curriculum
     told = re.findall(r"(.*); from step (\d+): .* waited for data .* of (\d+) s", ended.output)
     assert [line[:2] for line in told[:2]] == [
         ("trained on crops of 64", "0"),
@@ -200,7 +212,7 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
     assert abs(int(told[2][2]) - of_stages) <= 1  # rounded
     shapes = [straight.fed()[step][0].shape for step in range(STEPS)]
     assert shapes == [(2 * GLOBAL_BATCH, 64)] * 5 + [(GLOBAL_BATCH, 128)] * (STEPS - 5)
-    stopped = TrainingRun(tmp_path / "stopped", thousand_rows, stages)
+    stopped = TrainingRun(tmp_path / "stopped", thousand_rows, STAGES)
     (ended,) = stopped.stop_at(7, signal.SIGKILL)
     assert ended.code == -signal.SIGKILL
     (ended,) = stopped.run()
@@ -209,12 +221,12 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
 
 
 @pytest.mark.slow
-def test_positions_of_a_stage(tmp_path: Path, thousand_rows: Path, monkeypatch: pytest.MonkeyPatch):
+def test_positions_of_a_stage(
+    curriculum: tuple[TrainingRun, Ended], monkeypatch: pytest.MonkeyPatch
+):
     from training.maxtext import predictor
 
-    run = TrainingRun(tmp_path / "run", thousand_rows, "network_curriculum=64x5")
-    (ended,) = run.run()
-    assert ended.code == 0, ended.output
+    run, _ = curriculum
     inputs = run.fed()[0][0].astype(np.int32)
     positions = np.tile(np.arange(64, dtype=np.int32), (len(inputs), 1))
     first, last = run.checkpoint_steps()[0], STEPS - 1
@@ -309,14 +321,14 @@ def test_the_data_end_after_num_epoch(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_cpu_needs_no_named_config(tmp_path: Path, thousand_rows: Path):
-    python = warm_python("training.maxtext.iterators", "maxtext.trainers.pre_train.train")
     place = (f"base_output_directory={tmp_path}", "run_name=test", f"max_target_length={CROP}")
     heads = ("base_num_query_heads=4", "base_num_kv_heads=4", "per_device_batch_size=2")
     workers = ("grain_worker_count=-1", "grain_ram_budget_mb=500")
     data = f"network_train_files={thousand_rows / 'train'}"
     result = subprocess.run(
         [
-            *(*python, "-m", "training.train", data, *place, *MODEL, *heads, *workers),
+            *(*warm_python(*TRAINING), "-m", "training.train", data, *place, *MODEL),
+            *(*heads, *workers),
             *("hardware=cpu", "steps=2"),
         ],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -23,9 +23,9 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -43,13 +43,15 @@ from beam_pipeline.storage.files import (
     write_file,
 )
 from training.batches.config import DataConfig
+from training.batches.lane_feed import LaneFeed
 from training.batches.lanes import DONE, Plan
-from training.batches.packing import Crops, RowBytes, draw_large, pack_small
+from training.batches.packing import Crops, draw_large, pack_small
 from training.batches.planning import HostPlan
 from training.raw_shards.blocks import hash_of
+from training.rows.row_bytes import NO_BYTES, RowBytes
 from training.rows.row_layout import COMPACT, HASH_BYTES, cached_bytes, ranks_bytes, to_compact
-from training.rows.row_table import ShardSet
-from training.rows.shard_reader import BadRowError, ShardReader, num_threads_for
+from training.rows.row_table import RowTable, ShardSet
+from training.rows.shard_reader import BadRowError, num_threads_for
 from training.tokens.draws import MIN_MEASUREMENT_TOKENS, Scratch, new_scratch
 
 _COLUMNS = "columns"
@@ -57,35 +59,28 @@ _BLOCK_BYTES = 512  # unit of st_blocks on every file system
 _LOG = logging.getLogger("training")
 
 
-class CacheStore:
-    """Feeds lanes from the column cache, with the methods of `shard_store.ShardStore`.
+class CacheFeed(LaneFeed):
+    """Draws crops from the column cache.
 
     The first process that needs a shard caches it. Raises ProbelineError if the folder cannot be
     written, a shard differs from the manifest, or the disk is too full.
     """
 
-    def __init__(
-        self, config: DataConfig, reader: ShardReader, plan: Plan, executor: Executor | None
-    ):
-        self._reader = reader
-        self._skip_bad_rows = config.on_bad_row == "skip"
-        self._map = executor.map if executor else map
-        self._num_threads = num_threads_for(reader.shards, config.num_threads)
-        self._is_checked = np.zeros(len(reader.rows), bool)
-        rows = reader.rows
+    def __init__(self, config: DataConfig, *args: Any):
+        super().__init__(config, *args)
+        rows, plan = self._reader.rows, self._plan
+        self._num_threads = num_threads_for(self._reader.shards, config.num_threads)
+        self._is_checked = np.zeros(len(rows), bool)
         self._num_bytes = 0
         if len(rows):
             last = rows.n_measurements[-1:], rows.num_ipv6[-1:]
             self._num_bytes = int(rows.cache_offset[-1] + cached_bytes(*last)[0])
         self._folder = self._open_folder(os.fspath(config.cache_dir or ""))
-        bad_rows = self._cache_shards(_used_shards(plan, rows.shard_begins))
-        if bad_rows and not self._skip_bad_rows:
-            raise BadRowError(next(iter(bad_rows.values())))
-        self.bad_rows = [
-            reader.describe(row, bad_rows[row]) for row in _own_rows(plan, sorted(bad_rows))
-        ]
-        plan.is_bad[list(bad_rows)] = True
-        raw = np.frombuffer(b"", np.uint8)
+        is_used = _used_rows(plan)
+        for row, reason in self._cache_shards(_shards_of(rows, is_used)).items():
+            if is_used[row] or not self._skip_bad_rows:
+                self._skip(row, BadRowError(reason))
+        raw = NO_BYTES.raw
         if self._num_bytes:
             raw = np.asarray(np.memmap(self._folder / _COLUMNS, np.uint8, "r"))
         self._row_bytes = RowBytes(
@@ -106,29 +101,27 @@ class CacheStore:
             for lanes in (slice(*ends) for ends in itertools.pairwise(bounds))
         ]
 
-    def load(self, items: np.ndarray, cursors: np.ndarray) -> bool:
+    def _load(self) -> None:
         """Does nothing: all rows are cached."""
-        return True
 
-    def fill(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
-        """Draws the crops; moves cursors past the small rows in them."""
-        before = cursors.copy()
-        while (row := self._draw(items, cursors, crops)) >= 0:
+    def _fill(self, crops: Crops) -> None:
+        before = self.cursors.copy()
+        while (row := self._draw(crops)) >= 0:
             self._cache_again(row)
-            cursors[:] = before
+            self.cursors[:] = before
             for values in crops:
-                values[items["kind"] != DONE] = 0  # other lanes may be of another dataset
+                values[self._items["kind"] != DONE] = 0  # other lanes may be of another dataset
 
-    def _draw(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> int:
+    def _draw(self, crops: Crops) -> int:
         """Draws the crops; returns a damaged row, or -1."""
 
         def draw(part: tuple[slice, Plan, Scratch]) -> int:
             lanes, plan, scratch = part
-            own, own_crops = items[lanes], Crops(*(values[lanes] for values in crops))
-            row = draw_large(plan, own, self._row_bytes, own_crops, scratch)
+            items, own_crops = self._items[lanes], Crops(*(values[lanes] for values in crops))
+            row = draw_large(plan, items, self._row_bytes, own_crops, scratch)
             if row >= 0:
                 return row
-            return pack_small(plan, cursors[lanes], own, self._row_bytes, own_crops, scratch)
+            return pack_small(plan, self.cursors[lanes], items, self._row_bytes, own_crops, scratch)
 
         return max((self._map if len(self._parts) > 1 else map)(draw, self._parts))
 
@@ -136,7 +129,7 @@ class CacheStore:
         """Caches the shard of a damaged row again; other processes may do so, or use it."""
         shard, _ = self._reader.rows.place(row)
         columns, path = self._folder / _COLUMNS, self._reader.shards.path(shard)
-        _LOG.warning("%s is damaged: %s is cached again", columns, path)
+        _LOG.warning("%s is damaged: caching %s again", columns, path)
         self._note(shard).unlink(missing_ok=True)
         bad_rows = self._cache_shards([shard])
         if row in bad_rows:
@@ -190,8 +183,8 @@ class CacheStore:
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             raise ProbelineError(
-                f"the cache needs {needed / 1e9:.1f} GB in {self._folder}, {free / 1e9:.1f} GB "
-                "are free: choose a cache_dir on a larger disk, or share the data among more hosts"
+                f"the cache needs {needed / 1e9:.1f} GB in {self._folder}, but only "
+                f"{free / 1e9:.1f} GB are free: set cache_dir to a larger disk, or use more hosts"
             )
 
     def _cache_shard(self, shard: int) -> None:
@@ -236,7 +229,7 @@ class CacheStore:
         expected = (int(rows.num_ipv6[row]), int(rows.first_second[row]))
         if (found := (layout.num_ipv6, layout.first_second)) != expected:
             raise reader.bad_row(
-                row, f"it has (num_ipv6, first second) {found}, rows.parquet says {expected}"
+                row, f"its (num_ipv6, first second) is {found}, not {expected} as in rows.parquet"
             )
         num, num_ipv6 = np.array(layout.num_measurements), np.array(layout.num_ipv6)
         begin = layout.times - row_codec.COMPACT_HEADER.size
@@ -267,16 +260,14 @@ def cache_use(config: DataConfig, plans: Sequence[HostPlan]) -> CacheUse | None:
     """Returns how a host will use its cache, before its first batch; None without a cache."""
     if config.cache_dir is None:
         return None
-    notes: list[Path] = []
+    is_cached: list[bool] = []
     folders = [_folder_of(config.cache_dir, plan.shards) for plan in plans]
     for folder, plan in zip(folders, plans, strict=True):
-        used = _used_shards(plan.plan(config.lanes), plan.rows().shard_begins)
-        notes += [_note_in(folder, shard) for shard in used]
-    num_found = sum(note.exists() for note in notes)
+        used = _shards_of(plan.rows(), _used_rows(plan.plan(config.lanes)))
+        is_cached += [_note_in(folder, shard).exists() for shard in used]
     # A host may have no rows if epochs are limited.
-    return CacheUse(
-        num_found / len(notes) if notes else 1.0, [folder / _COLUMNS for folder in folders]
-    )
+    hit_share = float(np.mean(is_cached or [True]))
+    return CacheUse(hit_share, [folder / _COLUMNS for folder in folders])
 
 
 def _check_shard(shards: ShardSet, number: int, path: str) -> None:
@@ -304,30 +295,15 @@ def _hash(values):
     return hash_of(values, 0, len(values))
 
 
-@kernel
-def _mark_shards(rows, shard_begins, is_used):
-    for row in rows:
-        is_used[np.searchsorted(shard_begins, row, "right") - 1] = True
+def _used_rows(plan: Plan) -> np.ndarray:
+    """Returns which rows consecutive lanes draw from: bool [rows]."""
+    is_used = np.zeros(len(plan.identity), bool)
+    is_used[plan.large_rows[int(plan.large_begin[0]) : int(plan.large_end[-1])]] = True
+    is_used[plan.small_rows[int(plan.small_begin[0]) : int(plan.small_end[-1])]] = True
+    return is_used
 
 
-def _rows_of(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the large and the small rows of consecutive lanes."""
-    return (
-        plan.large_rows[int(plan.large_begin[0]) : int(plan.large_end[-1])],
-        plan.small_rows[int(plan.small_begin[0]) : int(plan.small_end[-1])],
-    )
-
-
-def _used_shards(plan: Plan, shard_begins: np.ndarray) -> list[int]:
-    """Returns the shards with rows of these lanes."""
-    is_used = np.zeros(len(shard_begins) - 1, bool)
-    for rows in _rows_of(plan):
-        _mark_shards(rows, shard_begins, is_used)
-    return np.flatnonzero(is_used).tolist()
-
-
-def _own_rows(plan: Plan, rows: Sequence[int]) -> list[int]:
-    """Returns those of the rows that belong to these lanes."""
-    if not rows:
-        return []
-    return [row for row in rows if any((own == row).any() for own in _rows_of(plan))]
+def _shards_of(rows: RowTable, is_used: np.ndarray) -> list[int]:
+    """Returns the shards with used rows."""
+    shards = range(len(rows.shard_begins) - 1)
+    return [shard for shard in shards if is_used[rows.of_shard(shard)].any()]

@@ -306,17 +306,14 @@ class DataConfig:
     @property
     def drawing(self) -> Drawing:
         """How contexts are drawn."""
+        same = {name: getattr(self, name) for name in Drawing._fields if hasattr(self, name)}
         return new_drawing(
             self.crop_size,
             self.mode_weights,
             self.sampler == "windows",
-            stride_ratio=self.stride_ratio,
             min_window=self.window_shares[0],
             max_window=self.window_shares[1],
-            repeat_share=self.repeat_share,
-            fixed_order_share=self.fixed_order_share,
-            random_source_share=self.random_source_share,
-            log_rtt=self.log_rtt,
+            **same,
         )
 
     @property

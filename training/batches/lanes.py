@@ -278,9 +278,10 @@ def settle_large(plan, i, cursor, item):
     num = plan.large_end[i] - plan.large_begin[i]
     if num == 0:
         return False
-    # A limit for lanes without readable rows; with little weight, a visit may take epochs.
+    # A limit for lanes without readable rows. With few visits per epoch, which epochs have one is
+    # random: none in 40 / visits epochs has probability exp(-40).
     visits = max(MIN_VISITS, plan.visits_end[i] - plan.visits_begin[i])
-    until = cursor.large_epoch + 64 + np.int64(4 / visits)
+    until = cursor.large_epoch + 64 + np.int64(40 / visits)
     while cursor.large_epoch < min(until, plan.num_epochs):
         if _context_at(plan, i, cursor, item):
             if not plan.is_bad[item.row]:

@@ -103,14 +103,16 @@ def parse_files(text: str) -> str | dict[str, float]:
         ) from error
     names = [name for name, _ in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"{twice} is twice in the mixture: name it once, with the sum of weights")
+        raise UsageError(
+            f"{twice} is in the mixture twice: name it once, with the sum of the weights"
+        )
     return checked_weights(dict(pairs))
 
 
 def check_single(files: str, program: str) -> None:
     """Raises UsageError if `files` is a mixture, which `program` does not support."""
     if not isinstance(parse_files(files), str):
-        raise UsageError(f"{files} is a mixture: {program} takes one dataset, name one of them")
+        raise UsageError(f"{files} is a mixture, but {program} takes one dataset: name one of them")
 
 
 def find_datasets(files: Any) -> list[ShardSet]:
@@ -129,8 +131,8 @@ def find_datasets(files: Any) -> list[ShardSet]:
 def _check_pair(name: str, shards: ShardSet, other: str, others: ShardSet) -> None:
     if shards.split != others.split:
         raise UsageError(
-            f"{name} is of the {shards.split} split, {other} of the {others.split} split: name one "
-            "split of all datasets of a mixture"
+            f"{name} is a {shards.split} split, but {other} is a {others.split} split: name the "
+            "same split of all datasets of a mixture"
         )
     if shards.index_crc32c == others.index_crc32c and set(shards.chosen) & set(others.chosen):
         raise UsageError(
@@ -143,7 +145,7 @@ def _check_pair(name: str, shards: ShardSet, other: str, others: ShardSet) -> No
     ]
     if splits[0] != splits[1]:
         _LOG.warning(
-            "%s and %s were split by other --train_ratio and --split_seed, %s and %s: a probe may "
-            "be in the test split of one and in the training split of the other",
+            "%s and %s have different --train_ratio and --split_seed, %s and %s: a probe may be in "
+            "the test split of one and in the train split of the other",
             *(name, other, *splits),
         )

@@ -6,11 +6,10 @@ only. In an epoch, every measurement of a small row is whole in exactly one crop
 at the end of a crop is repeated, whole, at the start of a new segment in the next crop.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from beam_pipeline.kernels import kernel
 from training.batches.lanes import (
@@ -22,13 +21,9 @@ from training.batches.lanes import (
     small_entry,
     source_of,
 )
-from training.raw_shards.blocks import hash_of, load64
-from training.rows.row_layout import HASH_BYTES, Layout, compact_layout
+from training.rows.row_bytes import has_bytes, layout_of
 from training.tokens.contexts import DAMAGED, draw_context, write_items
 from training.tokens.draws import draw_all
-
-_NUM_OFFSETS = len(Layout._fields)
-_to_tuple: Any = to_fixed_tuple
 
 
 class Crops(NamedTuple):
@@ -78,54 +73,6 @@ def widen(inputs, targets, segmentation, crops, first):
             crops.positions[first + i, place] = position
 
 
-class RowBytes(NamedTuple):
-    """The bytes of rows, for kernels.
-
-    Either the rows in `held` have bytes and a layout each, or every row is compact and at its
-    offset (the column cache), followed by its hash, which is checked when the row is first used.
-    """
-
-    raw: np.ndarray  # uint8, read-only
-    held: np.ndarray = np.zeros(0, np.int64)  # the rows that have bytes, in order
-    layouts: np.ndarray = np.zeros((0, 0), np.int64)  # [held, 10], the `Layout` of each
-    offsets: np.ndarray = np.zeros(0, np.int64)  # [rows]
-    is_checked: np.ndarray = np.zeros(0, bool)  # [rows], updated
-    num_measurements: np.ndarray = np.zeros(0, np.int32)  # [rows]
-    num_ipv6: np.ndarray = np.zeros(0, np.int32)  # [rows]
-    first_second: np.ndarray = np.zeros(0, np.int64)  # [rows]
-
-
-@njit
-def _compare_hash(row_bytes, row):
-    raw, offsets = row_bytes.raw, row_bytes.offsets
-    end = (offsets[row + 1] if row + 1 < len(offsets) else len(raw)) - HASH_BYTES
-    is_right = hash_of(raw, offsets[row], end - offsets[row]) == load64(raw, end)
-    row_bytes.is_checked[row] = is_right
-    return is_right
-
-
-@njit
-def _has_bytes(row_bytes, row):
-    """Returns whether a row has bytes and, in the cache, a matching hash."""
-    if len(row_bytes.offsets):
-        return row_bytes.is_checked[row] or _compare_hash(row_bytes, row)
-    slot = np.searchsorted(row_bytes.held, row)
-    return slot < len(row_bytes.held) and row_bytes.held[slot] == row
-
-
-@njit
-def _layout_of(row_bytes, row):
-    if len(row_bytes.offsets) == 0:
-        slot = np.searchsorted(row_bytes.held, row)
-        return Layout(*_to_tuple(row_bytes.layouts[slot], _NUM_OFFSETS))
-    return compact_layout(
-        row_bytes.offsets[row],
-        np.int64(row_bytes.num_measurements[row]),
-        np.int64(row_bytes.num_ipv6[row]),
-        row_bytes.first_second[row],
-    )
-
-
 @njit
 def _put_segment(crops, i, at, segment, tokens, num_tokens):
     """Writes a segment from position `at` on; returns its end."""
@@ -149,9 +96,9 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
     while at < crop_size and settle_small(plan, i, cursor):
         entry = small_entry(plan, i, cursor.small_epoch, cursor.small_row)
         row = plan.small_rows[entry]
-        if not _has_bytes(row_bytes, row):
+        if not has_bytes(row_bytes, row):
             return row
-        raw, layout = row_bytes.raw, _layout_of(row_bytes, row)
+        raw, layout = row_bytes.raw, layout_of(row_bytes, row)
         src, count = source_of(plan, row), layout.num_measurements
         k = small_context(plan, entry, cursor.small_epoch)
         key = context_key(plan.seed, cursor.small_epoch, plan.identity[row], k)
@@ -193,9 +140,9 @@ def draw_large(plan, items, row_bytes, crops, scratch):
         item = items[i]
         if item.kind != LARGE:
             continue
-        if not _has_bytes(row_bytes, item.row):
+        if not has_bytes(row_bytes, item.row):
             return item.row
-        raw, layout = row_bytes.raw, _layout_of(row_bytes, item.row)
+        raw, layout = row_bytes.raw, layout_of(row_bytes, item.row)
         src = source_of(plan, item.row)
         key = context_key(plan.seed, item.epoch, plan.identity[item.row], item.k)
         num, _, _ = draw_context(raw, layout, src, key, plan.drawing, scratch)

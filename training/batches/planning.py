@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.kernels import kernel
@@ -37,17 +38,11 @@ _RESTART_TOKENS = ABS_TOKENS - DELTA1_TOKENS  # the extra cost of a new segment'
 
 def deal(rows: RowTable, config: DataConfig) -> Plan:
     """Deals a split's rows to the lanes of the global batch; UsageError if they do not suffice."""
-    is_by_probe, is_weighted = config.sampler == "windows", bool(config.row_weights)
-    shares = (
-        _deal_probes(rows, config)
-        if is_by_probe
-        else _deal_weighted(rows, config)
-        if is_weighted
-        else _deal_rows(rows, config)
-    )
-    visits, visits_bounds, small_bounds = shares.visits, shares.visits_bounds, shares.small_bounds
-    begin = np.searchsorted(visits, visits_bounds[:-1], "right") - 1
-    end = np.searchsorted(visits, visits_bounds[1:], "left")
+    is_by_probe = config.sampler == "windows"
+    shares = (_deal_probes if is_by_probe else _deal_by_size)(rows, config)
+    visits_bounds, small_bounds = shares.visits_bounds, shares.small_bounds
+    begin = np.searchsorted(shares.visits, visits_bounds[:-1], "right") - 1
+    end = np.searchsorted(shares.visits, visits_bounds[1:], "left")
     plan = Plan(
         seed=key_of(config.seed),
         num_epochs=FOREVER if config.num_epochs is None else config.num_epochs,
@@ -55,16 +50,12 @@ def deal(rows: RowTable, config: DataConfig) -> Plan:
         mixed_rows=(config.mixed_rows or ALL_ROWS) if config.shuffle else 1,
         pack=config.pack,
         drawing=config.drawing,
-        rounds_visits=is_by_probe or is_weighted,
+        rounds_visits=is_by_probe or bool(config.row_weights),
         identity=rows.identity,
         src_hi=rows.src_hi,
         src_lo=rows.src_lo,
         is_bad=np.zeros(len(rows), bool),
-        large_rows=shares.large_rows,
-        visits=visits,
-        small_rows=shares.small_rows,
-        small_copy=shares.small_copy,
-        small_weight=shares.small_weight,
+        **{name: getattr(shares, name) for name in _DEALT},
         lane=np.arange(config.batch_size),
         large_begin=np.minimum(begin, end),
         large_end=end,
@@ -93,79 +84,73 @@ class _Shares(NamedTuple):
     small_weight: np.ndarray = np.zeros(0, np.float32)
 
 
-def _deal_rows(rows: RowTable, config: DataConfig) -> _Shares:
-    """Gives each lane equally many contexts of large rows, and similar tokens of small ones."""
-    num_large = int(np.count_nonzero(rows.untimed_tokens > config.crop_size))
-    large_rows, visits = np.empty(num_large, np.int32), np.zeros(num_large + 1)
-    small_rows = np.empty(len(rows) - num_large, np.int32)
-    small_tokens = _part_by_size(
-        rows.untimed_tokens,
-        rows.n_measurements,
-        (config.crop_size, config.avg_tokens_per_measurement, config.max_contexts_per_row),
-        large_rows,
-        visits,
-        small_rows,
+def _deal_by_size(rows: RowTable, config: DataConfig) -> _Shares:
+    """Gives each lane equally many contexts of large rows, and similar tokens of small ones.
+
+    A small row of weight w is repeated ceil(w) times, see `lanes.small_context`.
+    """
+    weights, num_copies = np.zeros(0, np.float32), np.uint8(1)
+    if config.row_weights:
+        weights = row_weights(rows, config.row_weights).astype(np.float32)
+        num_copies = np.ceil(weights).astype(np.uint8)
+    is_large, lanes = rows.untimed_tokens > config.crop_size, np.arange(config.batch_size + 1)
+    num_large = int(np.count_nonzero(is_large & (num_copies > 0)))
+    num_small = int(np.sum(~is_large * num_copies))
+    shares = _Shares(
+        large_rows=np.empty(num_large, np.int32),
+        visits=np.zeros(num_large + 1),
+        visits_bounds=lanes,
+        small_rows=np.empty(num_small, np.int32),
+        small_bounds=np.full_like(lanes, num_small),
+        small_copy=np.empty(num_small if len(weights) else 0, np.uint8),
+        small_weight=np.empty(num_small if len(weights) else 0, np.float32),
     )
-    lanes = np.arange(config.batch_size + 1)
-    small_bounds = np.full(config.batch_size + 1, len(small_rows))
-    shares = small_tokens * lanes / config.batch_size
-    _find_bounds(rows.untimed_tokens, small_rows, shares, small_bounds)
-    visits_bounds = int(visits[-1]) * lanes // config.batch_size
-    return _Shares(large_rows, visits, visits_bounds, small_rows, small_bounds)
+    limits = config.crop_size, config.avg_tokens_per_measurement, config.max_contexts_per_row
+    _fill_by_size(rows.untimed_tokens, rows.n_measurements, weights, limits, shares)
+    visits = shares.visits[-1]
+    bounds = int(visits) * lanes // config.batch_size
+    if len(weights):
+        bounds = np.linspace(0, visits, config.batch_size + 1)
+    return shares._replace(visits_bounds=bounds)
 
 
 @kernel
-def _part_by_size(untimed_tokens, n_measurements, limits, large_rows, visits, small_rows):
-    """Lists large rows, the contexts before each, and small rows; returns the latter's tokens."""
+def _fill_by_size(untimed_tokens, n_measurements, weights, limits, shares):
+    """Lists large rows, the contexts before each, small rows, and the lanes' bounds of these."""
     crop_size, avg_tokens, max_contexts = limits
-    num_large = num_small = small_tokens = 0
+    num_large = num_small = 0
+    total = 0.0
     for row in range(len(untimed_tokens)):
-        if untimed_tokens[row] > crop_size:
+        weight = np.float64(weights[row]) if len(weights) else 1.0
+        if untimed_tokens[row] <= crop_size:
+            for copy in range(math.ceil(weight)):
+                shares.small_rows[num_small] = row
+                if len(weights):
+                    shares.small_copy[num_small], shares.small_weight[num_small] = copy, weight
+                total += _tokens_of_small(untimed_tokens, shares, num_small)
+                num_small += 1
+        elif weight > 0:
             contexts = min((n_measurements[row] + avg_tokens - 1) // avg_tokens, max_contexts)
-            large_rows[num_large] = row
-            visits[num_large + 1] = visits[num_large] + max(contexts, 1)
+            shares.large_rows[num_large] = row
+            shares.visits[num_large + 1] = shares.visits[num_large] + max(contexts, 1) * weight
             num_large += 1
-        else:
-            small_rows[num_small] = row
-            small_tokens += untimed_tokens[row]
-            num_small += 1
-    return small_tokens
-
-
-@kernel
-def _find_bounds(untimed_tokens, small_rows, shares, bounds):
-    """Fills the number of small rows whose middle token is before each share."""
-    lane, end = 0, 0
-    for place in range(len(small_rows)):
-        tokens = untimed_tokens[small_rows[place]]
+    # A lane begins with the first small row whose middle token is in its share of the tokens.
+    lane, end, num_lanes = 0, 0.0, len(shares.small_bounds) - 1
+    for place in range(num_small):
+        tokens = _tokens_of_small(untimed_tokens, shares, place)
         end += tokens  # timestamps add about a third to the tokens of any row
-        while lane < len(shares) and end - tokens / 2 >= shares[lane]:
-            bounds[lane] = place
+        while lane <= num_lanes and end - tokens / 2 >= total * lane / num_lanes:
+            shares.small_bounds[lane] = place
             lane += 1
 
 
-def _deal_weighted(rows: RowTable, config: DataConfig) -> _Shares:
-    """Deals as `_deal_rows`, with each row repeated according to its weight."""
-    weights = row_weights(rows, config.row_weights).astype(np.float32)
-    is_large, is_used = rows.untimed_tokens > config.crop_size, weights > 0
-    large_rows, small_rows = np.flatnonzero(is_large & is_used), np.flatnonzero(~is_large & is_used)
-    contexts = -(-rows.n_measurements[large_rows] // config.avg_tokens_per_measurement)
-    contexts = np.clip(contexts, 1, config.max_contexts_per_row) * weights[large_rows].astype(float)
-    visits = np.append(0.0, np.cumsum(contexts))
-    num_copies = np.ceil(weights[small_rows]).astype(int)
-    copy = np.arange(num_copies.sum()) - np.repeat(np.cumsum(num_copies) - num_copies, num_copies)
-    small_rows = np.repeat(small_rows, num_copies)
-    tokens = rows.untimed_tokens[small_rows] * np.minimum(weights[small_rows] - copy, 1.0)
-    middles, lanes = np.cumsum(tokens) - tokens / 2, np.arange(config.batch_size + 1)
-    return _Shares(
-        large_rows.astype(np.int32),
-        visits,
-        np.linspace(0, visits[-1], config.batch_size + 1),
-        small_rows.astype(np.int32),
-        np.searchsorted(middles, tokens.sum() * lanes / config.batch_size),
-        copy.astype(np.uint8),
-        weights[small_rows],
-    )
+@njit
+def _tokens_of_small(untimed_tokens, shares, place):
+    """Returns the mean tokens per epoch of an entry of small_rows."""
+    tokens = np.float64(untimed_tokens[shares.small_rows[place]])
+    if len(shares.small_weight) == 0:
+        return tokens
+    return tokens * min(np.float64(shares.small_weight[place]) - shares.small_copy[place], 1.0)
 
 
 def _deal_probes(rows: RowTable, config: DataConfig) -> _Shares:
@@ -216,14 +201,14 @@ def _check_lanes(plan: Plan) -> None:
     if is_light.any():
         example = int(np.argmax(is_light))
         raise UsageError(
-            f"example {example} of the batch has rows of little weight only, {visits[example]:.1e} "
-            "contexts an epoch: use a smaller batch_size, or weights nearer to each other"
+            f"example {example} of the batch has only {visits[example]:.1e} contexts per epoch, "
+            "because its rows have little weight: use a smaller batch_size, or more even weights"
         )
     if ((visits <= 0) & (plan.small_begin == plan.small_end)).any():
         raise UsageError(
-            f"batch_size is {len(plan.lane)}, but the data has only {int(plan.visits[-1])} "
-            f"contexts of large rows and {len(plan.small_rows)} small rows an epoch, too few for "
-            "every example of a batch: use a smaller batch_size"
+            f"batch_size is {len(plan.lane)}, but an epoch has only {int(plan.visits[-1])} "
+            f"contexts of large rows and {len(plan.small_rows)} small rows, too few for every "
+            "example of a batch: use a smaller batch_size"
         )
 
 

@@ -48,7 +48,7 @@ def checked_selections(weights: Any) -> dict[str, Any]:
     if "period" in weights:
         if isinstance(weights["period"], str) or not isinstance(weights["period"], Sequence):
             raise UsageError(
-                f"row_weights have the period {weights['period']!r}: give a list of them"
+                f"row_weights have the period {weights['period']!r}: it must be a list of periods"
             )
         checked["period"] = [_period(period) for period in weights["period"]]
     return checked
@@ -72,9 +72,7 @@ def row_weights(rows: RowTable, selections: Mapping[str, Any]) -> np.ndarray:
         in_period |= is_new
     used = values[values > 0]
     if len(values) and not len(used):
-        raise UsageError(
-            f"row_weights {dict(selections)} leave no row: give one of them more than 0"
-        )
+        raise UsageError(f"row_weights {dict(selections)} leave no row: set one of them above 0")
     if len(used) and not (used.min() >= MIN_WEIGHT and used.max() <= MAX_WEIGHT):
         worst = used.min() if used.min() < MIN_WEIGHT else used.max()
         raise UsageError(
@@ -111,7 +109,7 @@ def _address(text: Any) -> str:
 def _weight(name: str, weight: Any) -> float:
     is_number = isinstance(weight, Real) and not isinstance(weight, bool)
     if not is_number or not 0 <= float(weight) < math.inf:
-        raise UsageError(f"{name} has weight {weight!r}: give a number, 0 leaves its rows out")
+        raise UsageError(f"{name} has weight {weight!r}: it must be 0 or more; 0 excludes its rows")
     return float(weight)
 
 

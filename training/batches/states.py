@@ -17,7 +17,7 @@ from training.batches.config import DataConfig
 from training.batches.lanes import CURSOR, Plan, small_at
 
 _FORMAT = 3
-_CURE = "restore it as it was saved, or start a new run"
+_CURE = "restore an unmodified state, or start a new run"
 
 
 @dataclass(frozen=True)
@@ -67,23 +67,23 @@ class HostState:
         if missing := sorted(saved.keys() - set(data)):
             raise ProbelineError(
                 "the iterator's state was saved with data of fingerprint "
-                f"{', '.join(missing)}, these have {', '.join(data)}: give the same files (a "
-                "mixture may have other weights, and further datasets), or start a new run"
+                f"{', '.join(missing)}, these have {', '.join(data)}: use the same files (a "
+                "mixture may have new weights and more datasets), or start a new run"
             )
         lanes, num_lanes = config.lanes, len(values["datasets"][0]["cursors"])
         if (values["first_lane"], num_lanes) != (lanes.start, len(lanes)):
             raise ProbelineError(
-                f"the state is of lanes {values['first_lane']} to "
+                f"the state has lanes {values['first_lane']} to "
                 f"{values['first_lane'] + num_lanes - 1} of the batch, this host has {lanes.start} "
-                f"to {lanes.stop - 1}: it was saved by a different number of hosts; use "
-                "training.batches.states.reshard_states to divide it among these"
+                f"to {lanes.stop - 1}: divide the states of all hosts among the new hosts with "
+                "training.batches.states.reshard_states"
             )
         before, wanted = values["num_epochs"], config.num_epochs
         goes_on = values["has_ended"] and before != wanted
         if None not in (before, wanted) and wanted != before and not (goes_on and wanted > before):
             raise ProbelineError(
-                f"the state is of a run of {before} epochs that has not ended, this one has "
-                f"{wanted}: continue with num_epochs={before} to its end, or with None"
+                f"the state is of an unfinished run of {before} epochs, but num_epochs is "
+                f"{wanted}: finish it with num_epochs={before}, or set None"
             )
         begin: dict[str, Any] = {
             "cursors": cursors_to_numbers(np.zeros(len(lanes), CURSOR)),
@@ -138,22 +138,22 @@ class _State(msgspec.Struct):
 def _check_state(state: Any, fingerprint: str) -> None:
     """Raises ProbelineError if a state is damaged, or was saved with other options."""
     if not isinstance(state, dict):
-        raise ProbelineError(f"the iterator's state is {str(state)[:40]}: {_CURE}")
+        raise ProbelineError(f"the iterator's state is {str(state)[:40]!r}, not a dict: {_CURE}")
     if state.get("format") != _FORMAT:
         raise ProbelineError(
             f"the iterator's state has format {state.get('format')}, this version reads "
-            f"{_FORMAT}: continue with the version that saved it"
+            f"{_FORMAT}: use the version that saved it"
         )
     if state.get("fingerprint") != fingerprint:
         raise ProbelineError(
             "the iterator's state was saved with options of fingerprint "
-            f"{state.get('fingerprint')}, these have {fingerprint}: give the same seed, "
+            f"{state.get('fingerprint')}, these have {fingerprint}: use the same seed, "
             "batch_size, crop_size and sampling options, or start a new run"
         )
     try:
         datasets = msgspec.convert(state, _State).datasets
         if len({len(dataset.cursors) for dataset in datasets}) > 1:
-            raise msgspec.ValidationError("datasets have different numbers of cursors")
+            raise msgspec.ValidationError("its datasets have different numbers of cursors")
     except msgspec.ValidationError as error:
         raise ProbelineError(f"the iterator's state is damaged: {error}: {_CURE}") from error
 
@@ -204,7 +204,7 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
         of_both_hosts = reshard_states([batches.get_state()], host_count=2)
     """
     if not states:
-        raise ProbelineError("no state is given: give those of all hosts, of one checkpoint")
+        raise ProbelineError("states is empty: pass the states of all hosts from one checkpoint")
     for state in states:
         _check_state(state, states[0].get("fingerprint", ""))
     states = sorted(states, key=lambda state: state["first_lane"])
@@ -215,14 +215,14 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
         is_same = [dataset["fingerprint"] for dataset in state["datasets"]] == data
         if state["step"] != step or state["first_lane"] != num_lanes or not is_same:
             raise ProbelineError(
-                f"the states do not fit together at lane {num_lanes}, step {step}: give those "
-                "of all hosts, of one checkpoint"
+                f"the states do not fit together at lane {num_lanes}, step {step}: pass those of "
+                "all hosts from one checkpoint"
             )
         num_lanes += len(state["datasets"][0]["cursors"])
     if num_lanes != batch_size or batch_size % host_count:
         raise ProbelineError(
-            f"the states have {num_lanes} of {batch_size} lanes, for {host_count} hosts: give "
-            "those of all hosts, and a number of hosts that divides the batch"
+            f"the states have {num_lanes} of {batch_size} lanes, and host_count is {host_count}: "
+            "pass those of all hosts, and a host_count that divides the batch size"
         )
     share = batch_size // host_count
     joined = [_join([state["datasets"][number] for state in states]) for number in range(len(data))]

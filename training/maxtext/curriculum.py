@@ -69,14 +69,14 @@ def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:
         begin += int(count)
     if begin >= steps:
         raise UsageError(
-            f"{given} takes {begin} steps and leaves none for crops of "
-            f"max_target_length={crop_size}: give more than steps={steps}"
+            f"{given} takes {begin} steps, which leaves none for crops of "
+            f"max_target_length={crop_size}: increase steps={steps}"
         )
     stages.append(Stage(len(stages), begin, steps, crop_size))
     crops = [stage.crop_size for stage in stages]
     if crops != sorted(crops):
         raise UsageError(
-            f"{given}: crops must not shrink, on the way to max_target_length={crop_size}"
+            f"{given}: crops must not shrink from stage to stage; max_target_length={crop_size}"
         )
     for crop in crops[:-1]:
         if crop < MIN_CROP or crop_size % crop:

@@ -7,6 +7,7 @@ by `training.train`.
 import asyncio
 import dataclasses
 import json
+import operator
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,12 +35,7 @@ class Fed:
     tflops: float = 0.0  # 10^12 operations per device to train on them
 
     def __add__(self, other: "Fed") -> "Fed":
-        return Fed(
-            self.seconds + other.seconds,
-            self.waited_s + other.waited_s,
-            self.num_tokens + other.num_tokens,
-            self.tflops + other.tflops,
-        )
+        return Fed(*map(operator.add, dataclasses.astuple(self), dataclasses.astuple(other)))
 
     @property
     def tokens_per_s(self) -> float:

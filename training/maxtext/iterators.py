@@ -42,7 +42,12 @@ _WORKER_MB = 400  # per worker; 330 measured with batches of 256 crops of 1,024
 
 
 DATA_OPTIONS = {field.name: field for field in dataclasses.fields(DataConfig)}
-_OWN_KEYS = ("files", "host_index", "host_count")  # options without a key of the same name
+# The key of each option, MaxText's or ours.
+DATA_KEYS: dict[str, str] = {
+    name: field.metadata.get("maxtext", f"network_{name}")
+    for name, field in DATA_OPTIONS.items()
+    if name not in ("files", "host_index", "host_count")
+}
 
 
 class _NetworkKeys(types.MaxTextConfig):
@@ -76,19 +81,18 @@ class _NetworkKeys(types.MaxTextConfig):
 def _data_keys() -> dict[str, Any]:
     """Returns the type and default of network_X for each option X without a MaxText key."""
     keys: dict[str, Any] = {}
-    for name, field in DATA_OPTIONS.items():
-        if name in _OWN_KEYS or field.metadata.get("maxtext"):
-            continue
-        kind = Shares if field.metadata.get("by_stage") else field.type
-        default = {} if field.default is dataclasses.MISSING else field.default
-        keys[f"network_{name}"] = (kind, default)
+    for name, key in DATA_KEYS.items():
+        if key.startswith("network_"):
+            field = DATA_OPTIONS[name]
+            kind = Shares if field.metadata.get("by_stage") else field.type
+            keys[key] = (kind, {} if field.default is dataclasses.MISSING else field.default)
     return {**keys, "network_weights": (str, "rows")}
 
 
 # MaxText's config with dataset_type=network and our keys: `network_x` is field x of DataConfig.
 NetworkConfig = create_model("NetworkConfig", __base__=_NetworkKeys, **_data_keys())
 SHARES = tuple(
-    f"network_{name}" for name, field in DATA_OPTIONS.items() if field.metadata.get("by_stage")
+    key for name, key in DATA_KEYS.items() if DATA_OPTIONS[name].metadata.get("by_stage")
 )
 
 
@@ -117,11 +121,11 @@ def check_config(config: Any) -> None:
     if is_mixture and config.num_epoch is not None:
         raise UsageError(
             f"num_epoch={config.num_epoch}, but each dataset of a mixture has its own epochs: set "
-            "num_epoch=none, `steps` says how long"
+            "num_epoch=none, and the length of the run with steps"
         )
     if config.eval_interval > 0 and not config.network_eval_files:
         raise UsageError(
-            f"eval_interval={config.eval_interval} needs data: network_eval_files=rows/test"
+            f"eval_interval={config.eval_interval} needs data: set network_eval_files=rows/test"
         )
     check_single(config.network_eval_files, "network_eval_files")
     weights_of_kinds(config.network_loss_weights)
@@ -129,7 +133,7 @@ def check_config(config: Any) -> None:
         check_shares(key, getattr(config, key), len(stages(config)))
     if stage_of(config).number > 0 and not config.enable_checkpointing:
         raise UsageError(
-            "network_curriculum passes the model from stage to stage by checkpoints: leave "
+            "network_curriculum passes the model between stages in checkpoints: set "
             "enable_checkpointing=true"
         )
 
@@ -158,37 +162,36 @@ def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> Da
     stage, hosts = stage_of(config), sorted(process_indices)
     suffix = "_eval" if is_eval else ""
     batch_size = getattr(config, f"global_batch_size_to_load{suffix}")
-    options = {
-        name: getattr(config, f"network_{name}")
-        for name in DATA_OPTIONS
-        if f"network_{name}" in NetworkConfig.model_fields
+    options: dict[str, Any] = {
+        name: getattr(config, key + suffix if key.startswith("grain_") else key)
+        for name, key in DATA_KEYS.items()
+    }
+    options |= {
+        # MaxText's batch has a share for every host, including those that load no data.
+        "batch_size": batch_size // jax.process_count() * len(hosts),
+        "seed": options["seed"] + stage.number,
+        "num_workers": num_workers(options["num_workers"], config.grain_ram_budget_mb),
     }
     if is_eval:
         # Evaluate on every row once, without special contexts.
-        options |= {"row_weights": {}, "repeat_share": 0.0, "random_source_share": 0.0}
+        options |= {"num_epochs": 1, "row_weights": {}}
+        options |= {"repeat_share": 0.0, "random_source_share": 0.0}
     return DataConfig(
         files=parse_files(config.network_eval_files if is_eval else config.network_train_files),
-        # MaxText's batch has a share for every host, including those that load no data.
-        batch_size=batch_size // jax.process_count() * len(hosts),
-        crop_size=config.max_target_length,
-        seed=config.data_shuffle_seed + stage.number,
-        shuffle=config.enable_data_shuffling,
-        num_epochs=1 if is_eval else config.num_epoch,
-        pack=config.packing,
         host_index=hosts.index(jax.process_index()),
         host_count=len(hosts),
-        num_workers=num_workers(
-            getattr(config, f"grain_worker_count{suffix}"), config.grain_ram_budget_mb
-        ),
-        worker_buffer_size=getattr(config, f"grain_per_worker_buffer_size{suffix}"),
-        num_threads=getattr(config, f"grain_num_threads{suffix}"),
         **options,
     )
 
 
-def _make_iterator(
+def make_network_iterator(
     config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int], *, is_eval: bool
 ) -> MultiHostDataLoadIterator:
+    """Builds the iterator of this host's training batches, or of one epoch of network_eval_files.
+
+    Replaces MaxText's Grain iterators. `config` is a NetworkConfig as wrapped by
+    `pyconfig.initialize`; `process_indices` are the processes that load data.
+    """
     stage, of_data = stage_of(config), data_config(config, process_indices, is_eval=is_eval)
     report = weigh = None
     if not is_eval and config.network_loss_weights:
@@ -207,24 +210,6 @@ def _make_iterator(
         config.generate_padding_batch_eval if is_eval else config.generate_padding_batch_train,
         expansion_loading_factor_for_grain=config.expansion_factor_real_data,
     )
-
-
-def make_network_train_iterator(
-    config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int]
-) -> MultiHostDataLoadIterator:
-    """Builds the iterator of this host's training batches; replaces MaxText's Grain iterator.
-
-    `config` is a NetworkConfig as wrapped by `pyconfig.initialize`; `process_indices` are the
-    processes that load data.
-    """
-    return _make_iterator(config, global_mesh, process_indices, is_eval=False)
-
-
-def make_network_eval_iterator(
-    config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int]
-) -> MultiHostDataLoadIterator:
-    """Builds the iterator of one epoch of network_eval_files; see make_network_train_iterator."""
-    return _make_iterator(config, global_mesh, process_indices, is_eval=True)
 
 
 # --- connecting to MaxText ----------------------------------------------------------------------
@@ -262,10 +247,11 @@ def check_maxtext() -> None:
         found = getattr(module, name, None)
         parameters = tuple(inspect.signature(found).parameters) if found else None
         if parameters != expected:
-            changed = "no" if parameters is None else f"another ({', '.join(parameters)})"
+            path = f"{module.__name__}.{name}"
+            fault = f"no {path}" if parameters is None else f"{path}({', '.join(parameters)})"
             raise ProbelineError(
-                f"maxtext {version} has {changed} {module.__name__}.{name}: Probeline is tested "
-                f"with {TESTED_VERSION}, pip install maxtext=={TESTED_VERSION}"
+                f"maxtext {version} has {fault}, unlike {TESTED_VERSION}, which Probeline is "
+                f"tested with: pip install maxtext=={TESTED_VERSION}"
             )
 
 
@@ -290,9 +276,12 @@ def connect() -> Connection:
     create_checkpoint_manager = train_utils.create_checkpoint_manager
 
     def make_and_keep(config, global_mesh, process_indices):
-        iterator = make_network_train_iterator(config, global_mesh, process_indices)
+        iterator = make_network_iterator(config, global_mesh, process_indices, is_eval=False)
         connection.feeds.append(cast(Feed, iterator.dataloader))
         return iterator
+
+    def make_for_eval(config, global_mesh, process_indices):
+        return make_network_iterator(config, global_mesh, process_indices, is_eval=True)
 
     def create_and_keep(config, mesh, init_state_fn):
         manager = create_checkpoint_manager(config, mesh, init_state_fn)
@@ -309,7 +298,7 @@ def connect() -> Connection:
             metrics["scalar"].update(feed.figures())
 
     input_pipeline_interface.make_grain_train_iterator = make_and_keep
-    input_pipeline_interface.make_grain_eval_iterator = make_network_eval_iterator
+    input_pipeline_interface.make_grain_eval_iterator = make_for_eval
     grain_utility.for_restore = _for_restore
     metric_logger.record_train_metrics = record_with_feed
     train_utils.create_checkpoint_manager = create_and_keep

@@ -28,10 +28,12 @@ def weights_of_kinds(weights: Mapping[str, float]) -> np.ndarray:
                 f"network_loss_weights has {kind!r}: the kinds are {'; '.join(KIND_NAMES)}"
             )
         if not 0 <= weight <= 1:
-            raise UsageError(f"network_loss_weights has {kind}: {weight}, it must be from 0 to 1")
+            raise UsageError(
+                f"network_loss_weights has {weight} for {kind}: it must be from 0 to 1"
+            )
     of_kinds = np.array([weights.get(kind, 1.0) for kind in KIND_NAMES])
     if not of_kinds.any():
-        raise UsageError("network_loss_weights are all 0: give one kind of token more than that")
+        raise UsageError("network_loss_weights are all 0: set one kind of token above 0")
     return of_kinds
 
 

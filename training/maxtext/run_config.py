@@ -25,7 +25,7 @@ from pydantic.fields import FieldInfo
 
 from beam_pipeline.errors import UsageError
 from training.maxtext.curriculum import Stage, rope_base, share_of
-from training.maxtext.iterators import DATA_OPTIONS, SHARES, NetworkConfig
+from training.maxtext.iterators import DATA_KEYS, SHARES, NetworkConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 _BASE, _RECORD = "base.yml", "run_config.yml"
@@ -78,8 +78,8 @@ def read(arguments: Sequence[str]) -> Arguments:
     for key in _changed(values):
         if key.startswith("grain_") and key not in _GRAIN_KEYS:
             raise UsageError(
-                f"{key}={values[key]} has no effect on these batches: leave it out, "
-                "docs/training.md has the keys that have one"
+                f"{key}={values[key]} has no effect on these batches: remove it; "
+                "docs/training.md lists the keys that have one"
             )
     overrides = list(arguments)
     if values["hardware"] == "cpu" and "JAX_PROCESS_COUNT" not in os.environ:
@@ -98,9 +98,11 @@ def _config_file(name: str) -> str:
     if name in own:
         return str(CONFIGS / f"{name}.yml")
     if not name.endswith(".yml"):
-        raise UsageError(f"there is no config {name!r}: give {', '.join(own)} or a file.yml")
+        raise UsageError(f"config {name!r} does not exist: use {', '.join(own)} or a .yml file")
     if not os.path.isfile(name):
-        raise UsageError(f"there is no config file {name}")
+        raise UsageError(
+            f"config file {name} does not exist: use {', '.join(own)} or another .yml file"
+        )
     return name
 
 
@@ -113,15 +115,17 @@ def _load(file: str) -> dict[str, Any]:
     for folder in (os.path.dirname(file), str(CONFIGS), MAXTEXT_CONFIGS_DIR):
         if os.path.isfile(path := os.path.join(folder, base)):
             return _merge(_load(path), values)
-    raise UsageError(f"{file}: base_config {base} is neither beside it, nor ours or MaxText's")
+    raise UsageError(
+        f"{file}: base_config {base} is not next to it, in {CONFIGS} or in MaxText's configs"
+    )
 
 
 def _merge(values: dict[str, Any], over: Any) -> dict[str, Any]:
     """Merges `over` into `values`; each of steps and network_train_tokens replaces the other."""
     if "steps" in over and over.get(_TOKENS):
         raise UsageError(
-            f"steps={over['steps']} and {_TOKENS}={over[_TOKENS]} both say how long to train: "
-            "give one of them"
+            f"steps={over['steps']} and {_TOKENS}={over[_TOKENS]} both set the length of the run: "
+            "use one of them"
         )
     replaced = {_TOKENS: 0} if "steps" in over and _TOKENS in values else {}
     return _plain(omegaconf.OmegaConf.merge(values, replaced, over))
@@ -152,11 +156,10 @@ def _is_known(key: str, fields: Mapping[str, FieldInfo]) -> bool:
 
 
 def _unknown_key(key: str) -> UsageError:
-    option = DATA_OPTIONS.get(key.removeprefix("network_"))
-    if option is not None and (known := option.metadata.get("maxtext")):
-        return UsageError(f"there is no key {key}: it is called {known} here")
     near = difflib.get_close_matches(key, NetworkConfig.model_fields, 1)
-    cure = f"did you mean {near[0]}?" if near else "docs/training.md has ours, base.yml MaxText's"
+    cure = f"did you mean {near[0]}?" if near else "docs/training.md lists ours, base.yml MaxText's"
+    if known := DATA_KEYS.get(key.removeprefix("network_")):
+        cure = f"use {known}"
     return UsageError(f"there is no key {key}: {cure}")
 
 
@@ -172,8 +175,8 @@ def build(arguments: Arguments) -> Any:
     tokens_per_step = config.global_batch_size_to_train_on * config.max_target_length
     if config.network_train_tokens < tokens_per_step:
         raise UsageError(
-            f"{_TOKENS}={tokens} is under the {tokens_per_step} tokens of one step: give more, or "
-            "a smaller per_device_batch_size"
+            f"{_TOKENS}={tokens} is less than the {tokens_per_step} tokens of one step: increase "
+            "it, or reduce per_device_batch_size"
         )
     return _initialized(arguments.argv(f"steps={config.network_train_tokens // tokens_per_step}"))
 

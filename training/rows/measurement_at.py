@@ -12,7 +12,7 @@ from beam_pipeline.dataset.addresses import parse_ipv4_text, parse_ipv6_text
 from beam_pipeline.dataset.rtt import rtt_code
 from beam_pipeline.kernels import kernel
 from training.raw_shards.blocks import byte_at, load16, load32, load64, place_of
-from training.rows.row_layout import ARROW, RANK_BLOCK
+from training.rows.row_layout import ARROW, RANK_BLOCK, count_between
 
 _US_PER_SECOND = 1_000_000
 
@@ -94,15 +94,6 @@ def is_ipv6_at(raw, layout, i):
 
 
 @njit
-def _count_bits(byte):
-    count = 0
-    while byte:
-        byte &= byte - uint8(1)
-        count += 1
-    return count
-
-
-@njit
 def _ipv6_before(raw, layout, i, ranks):
     """Counts the IPv6 destinations before measurement i of a row with both families."""
     block = i // RANK_BLOCK
@@ -110,11 +101,7 @@ def _ipv6_before(raw, layout, i, ranks):
         count = np.int64(load32(raw, layout.ranks + 4 * block))
     else:
         count = np.int64(ranks[block])
-    for at in range(block * RANK_BLOCK // 8, i // 8):
-        count += _count_bits(byte_at(raw, layout.families + at))
-    for bit in range(i & ~7, i):
-        count += is_ipv6_at(raw, layout, bit)
-    return count
+    return count + count_between(raw, layout.families, block * RANK_BLOCK, i)
 
 
 @njit

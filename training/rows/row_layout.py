@@ -34,7 +34,7 @@ class Layout(NamedTuple):
     dst: int  # COMPACT: IPv4, 4 bytes each. ARROW: int32 offsets into the text at dst_more
     dst_more: int  # COMPACT: IPv6, 16 bytes each. ARROW: the text of the addresses
     families: int  # COMPACT: if mixed, one bit each, set for IPv6. ARROW: int8 4 or 6
-    ranks: int  # COMPACT: if mixed, see `_ranks`
+    ranks: int  # COMPACT: if mixed, see `count_ipv6`
 
 
 FIRST_OFFSET = Layout._fields.index("times")
@@ -114,7 +114,7 @@ def to_compact(run: np.ndarray) -> Columns:
     """Returns a sorted run as compact measurements with ranks; ValueError if that is impossible."""
     seconds = run["event_time"] // _US_PER_SECOND
     if len(run) == 0:
-        raise ValueError("it holds no measurement")
+        raise ValueError("it has no measurements")
     if seconds[0] < 0 or (seconds[1:] < seconds[:-1]).any():
         raise ValueError("its times are not in order, or before 1970")
     span = int(seconds[-1] - seconds[0])
@@ -130,14 +130,13 @@ def with_ranks(compact: bytes) -> Columns:
     raw = np.frombuffer(compact, np.uint8)
     layout = Layout._make(_find_compact(raw, 0, len(compact)))
     if layout.kind == NEITHER or not compact.startswith(row_codec.COMPACT_MAGIC):
-        raise ValueError(f"{len(compact)} bytes that are no compact measurements")
+        raise ValueError(f"its {len(compact)} bytes are not compact measurements")
     num, num_ipv6 = layout.num_measurements, layout.num_ipv6
     if 0 < num_ipv6 < num:
-        family_bits = raw[layout.families :][: (num + 7) // 8]
-        is_ipv6 = np.unpackbits(family_bits, count=num, bitorder="little")
-        if is_ipv6.sum() != num_ipv6:
+        counts = _count_mixed(raw, layout)
+        if counts[-1] != num_ipv6:
             raise ValueError("the families of compact measurements contradict their header")
-        raw = np.frombuffer(compact + _ranks(is_ipv6), np.uint8)
+        raw = np.frombuffer(compact + counts[:-1].tobytes(), np.uint8)
     return Columns(raw, layout)
 
 
@@ -152,12 +151,6 @@ def cached_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
     num, num_ipv6 = num.astype(np.int64), num_ipv6.astype(np.int64)
     sizes = row_codec.compact_measurements_bytes(num, num_ipv6) + ranks_bytes(num, num_ipv6)
     return (sizes + 7) // 8 * 8 + HASH_BYTES
-
-
-def _ranks(is_ipv6: np.ndarray) -> bytes:
-    """Counts the IPv6 destinations before each block of RANK_BLOCK: uint32 [blocks]."""
-    counts = np.add.reduceat(is_ipv6, np.arange(0, len(is_ipv6), RANK_BLOCK), dtype=np.uint32)
-    return np.concatenate([[0], np.cumsum(counts[:-1])]).astype("<u4").tobytes()
 
 
 # --- finding, compiled --------------------------------------------------------------------------
@@ -293,18 +286,25 @@ def _count_bits(word):
 
 
 @njit
+def count_between(raw, families, first, end):
+    """Counts the IPv6 destinations of measurements [first, end); first is a multiple of 64."""
+    total = uint64(0)
+    for at in range(first, end, 64):
+        word = load64(raw, families + at // 8)
+        if end - at < 64:
+            word &= (uint64(1) << uint64(end - at)) - uint64(1)
+        total += _count_bits(word)
+    return np.int64(total)
+
+
+@njit
 def count_ipv6(raw, families, num):
     """Counts IPv6 destinations before each block of RANK_BLOCK, and in all: uint32 [blocks + 1]."""
     counts = np.zeros((num + RANK_BLOCK - 1) // RANK_BLOCK + 1, np.uint32)
-    total = uint64(0)
-    for first in range(0, num, 64):
-        if first % RANK_BLOCK == 0:
-            counts[first // RANK_BLOCK] = total
-        word = load64(raw, families + first // 8)
-        if num - first < 64:
-            word &= (uint64(1) << uint64(num - first)) - uint64(1)
-        total += _count_bits(word)
-    counts[-1] = total
+    for block in range(len(counts) - 1):
+        first = block * RANK_BLOCK
+        of_block = count_between(raw, families, first, min(num, first + RANK_BLOCK))
+        counts[block + 1] = counts[block] + of_block
     return counts
 
 

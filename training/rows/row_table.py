@@ -139,19 +139,19 @@ def find_shards(
     output_format = dataset.manifest.output_format
     if output_format != "arrayrecord":
         raise ProbelineError(
-            f"{dataset.path} is of --output_format={output_format}, training reads arrayrecord "
-            "only: make the dataset again with --output_format=arrayrecord"
+            f"{dataset.path} has --output_format={output_format}, but training reads arrayrecord "
+            "only: rebuild the dataset with --output_format=arrayrecord"
         )
     chosen: set[tuple[str, int]] = set()
     for pattern in patterns:
         if not (found := _match(dataset, pattern)):
-            names = f"{dataset.path}/train and {dataset.path}/test"
-            raise ProbelineError(f"{pattern} names no shard of {dataset.path}: it has {names}")
+            names = f"{dataset.path}/train or {dataset.path}/test"
+            raise ProbelineError(f"{pattern} names no shard of {dataset.path}: use {names}")
         chosen |= found
     splits = sorted({split for split, _ in chosen})
     if len(splits) > 1:
         raise ProbelineError(
-            f"{', '.join(patterns)} name shards of {' and '.join(splits)}: choose one of them"
+            f"{', '.join(patterns)} name shards of {' and '.join(splits)}: use one split"
         )
     numbers = sorted(number for _, number in chosen)
     return ShardSet(dataset, splits[0], dataset.manifest.splits[splits[0]].shards, numbers)

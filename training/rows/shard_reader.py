@@ -18,10 +18,10 @@ from beam_pipeline.storage.files import file_infos, is_local
 from training.raw_shards.reader import RawReader, is_uncompressed
 from training.rows.keyed_random import key_of
 from training.rows.measurement_at import all_readable
+from training.rows.row_bytes import NO_BYTES, RowBytes
 from training.rows.row_layout import (
     ARROW,
     NEITHER,
-    Columns,
     Layout,
     Located,
     count_ipv6,
@@ -48,26 +48,6 @@ class BadRow(NamedTuple):
     reason: str
 
 
-class GatheredRows(NamedTuple):
-    """Small rows and their bytes."""
-
-    rows: np.ndarray  # int64 [rows], ascending
-    raw: np.ndarray  # uint8, read-only: records, each followed by its ranks
-    layouts: np.ndarray  # int64 [rows, fields of `Layout`]
-
-    def columns(self, row: int) -> Columns | None:
-        """Returns the measurements of a row, or None if it was not gathered."""
-        place = int(np.searchsorted(self.rows, row))
-        if place == len(self.rows) or self.rows[place] != row:
-            return None
-        return Columns(self.raw, Layout._make(self.layouts[place].tolist()))
-
-
-_NO_ROWS = GatheredRows(
-    np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, _NUM_FIELDS), np.int64)
-)
-
-
 class ShardReader(RawReader[RowTable]):
     """Reads the rows of a set of shards, and locates their measurements."""
 
@@ -87,15 +67,16 @@ class ShardReader(RawReader[RowTable]):
                 return located
         return self.locate(row)
 
-    def gather(self, rows: np.ndarray, run: Callable[..., Iterable[Any]] = map) -> GatheredRows:
+    def gather(self, rows: np.ndarray, run: Callable[..., Iterable[Any]] = map) -> RowBytes:
         """Copies the rows that are small, intact and uncompressed; the caller reads the others.
 
-        `rows` ascend; `run` is `map` or an executor's, for rows that are fetched.
+        `rows` ascend; `run` is `map` or an executor's, for rows that are fetched. In the result,
+        each record is followed by its ranks.
         """
         table = self.rows
         rows = rows[(table.num_bytes[rows] <= _MAX_GATHERED_BYTES) & self.is_raw]
         if not len(rows):
-            return _NO_ROWS
+            return NO_BYTES
         num_bytes, n = table.num_bytes[rows], table.n_measurements[rows]
         sizes = num_bytes + ranks_bytes(n, table.num_ipv6[rows])
         begins = np.cumsum(sizes) - sizes
@@ -106,7 +87,7 @@ class ShardReader(RawReader[RowTable]):
         _find_rows(raw, begins, num_bytes, table.identity[rows], n, was_checked, layouts, is_right)
         self.is_checked[rows] = is_right
         raw.flags.writeable = False  # kernels are compiled for read-only bytes
-        return GatheredRows(rows[is_right], raw, layouts[is_right])
+        return RowBytes(raw, rows[is_right], layouts[is_right])
 
     def locate(self, row: int) -> Located:
         """Returns the measurements of a row; BadRowError if unreadable or not as in the index."""
@@ -126,11 +107,7 @@ class ShardReader(RawReader[RowTable]):
         rows = self.rows
         if (key_of(*found[:2]), found[2]) != (rows.identity[row], rows.n_measurements[row]):
             names = "(src_id, row_index, n_measurements)"
-            raise self.bad_row(row, f"it holds {names} {found}, which differ from rows.parquet")
-
-    def describe(self, row: int, reason: str) -> BadRow:
-        """Returns the place of a skipped row."""
-        return BadRow(*self.rows.place(row), reason)
+            raise self.bad_row(row, f"its {names} are {found}, which differ from rows.parquet")
 
 
 @kernel
@@ -191,7 +168,7 @@ def check_feed(shards: ShardSet, *, has_cache: bool) -> None:
     if not shards.row_begins[-1]:
         raise UsageError(
             f"the chosen shards of {folder}/{shards.split} have no rows: choose others, or rebuild "
-            "the dataset with another train_ratio"
+            "the dataset with a different train_ratio"
         )
     options = shards.dataset.manifest.options["array_record_options"]
     if not has_cache and not is_local(folder) and not is_uncompressed(options):

@@ -53,7 +53,7 @@ def token_fault(batch: Batch) -> str | None:
         tokens = batch[side]
         if place := _first((tokens < 0) | (tokens >= VOCABULARY_SIZE)):
             return (
-                f"{_at(place)}: {tokens[place]} in {side} is no token, the last one is "
+                f"{_at(place)}: {tokens[place]} in {side} is not a token, the last one is "
                 f"{VOCABULARY_SIZE - 1}"
             )
     return None
@@ -119,7 +119,7 @@ def decoded(tokens: np.ndarray, log_rtt: bool = False) -> tuple[list[Measurement
     except ValueError as error:
         return [], str(error)
     if len({m.src_addr for m in measurements if m.src_addr is not None}) > 1:
-        return [], "it holds several probes"
+        return [], "it has several probes"
     return measurements, None
 
 

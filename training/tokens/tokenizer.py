@@ -226,14 +226,14 @@ def encode(
     chosen = np.where(timed, NUM_ORDERS, 0) if orders is None else np.asarray(orders, np.int64)
     if not timed.shape == chosen.shape == (num,):
         raise ValueError(
-            f"is_timed has shape {timed.shape}, orders {chosen.shape}: give one of each for every "
-            f"one of the {num} measurements"
+            f"is_timed has shape {timed.shape} and orders has {chosen.shape}: both must have one "
+            f"value for each of the {num} measurements"
         )
     is_order = (chosen >= 0) & (chosen < len(FIELD_ORDERS))
     if not (is_order & ((chosen >= NUM_ORDERS) == timed)).all():
         raise ValueError(
-            f"orders below {NUM_ORDERS} are for measurements without a time, those below "
-            f"{len(FIELD_ORDERS)} for timed ones"
+            f"orders do not match is_timed: use 0 to {NUM_ORDERS - 1} without a timestamp, and "
+            f"{NUM_ORDERS} to {len(FIELD_ORDERS) - 1} with one"
         )
     tokens = np.empty(num * MAX_MEASUREMENT_TOKENS, np.int32)
     length = _encode_all(
@@ -279,7 +279,7 @@ def encode_measurement(
     """
     names = ("src_addr", *MEASUREMENT_SCHEMA.names)
     if missing := [name for name in names if meas.get(name) is None]:
-        raise ValueError(f"the measurement has no {', '.join(missing)}: give {', '.join(names)}")
+        raise ValueError(f"the measurement lacks {', '.join(missing)}: set {', '.join(names)}")
     is_delta = include_timestamp and prev_timestamp is not None
     context = [{**meas, "event_time": prev_timestamp}, meas] if is_delta else [meas]
     order = NUM_ORDERS if include_timestamp else 0
@@ -343,13 +343,13 @@ def decode(tokens: Sequence[int] | np.ndarray, log_rtt: bool = False) -> list[Me
     values = np.asarray(tokens).tolist()
     starts = [at for at, token in enumerate(values) if token == MEASUREMENT_START]
     if values and (not starts or starts[0] != 0):
-        raise ValueError(f"token 0 is {values[0]}, not MEASUREMENT_START: no whole context")
+        raise ValueError(f"token 0 is {values[0]}: a context begins with MEASUREMENT_START, 0")
     measurements = []
     previous: int | None = None
     for start, end in itertools.pairwise([*starts, len(values)]):
         measurement = _decode_one(values, start, end, previous, log_rtt)
         if not measurement.is_whole and end < len(values):
-            raise ValueError(f"token {end} begins a measurement before the one before has ended")
+            raise ValueError(f"the measurement at token {start} is cut, but is not the last one")
         if measurement.event_time is not None:
             previous = measurement.event_time
         measurements.append(measurement)
@@ -365,17 +365,18 @@ def _decode_one(
     while at < end:
         role = values[at]
         if role not in _FIELDS:
-            raise ValueError(f"token {at} is {role}, not the role of a field")
+            raise ValueError(f"token {at} is {role}, which is not the role of a field")
         name, num_bytes = _FIELDS[role]
         content = values[at + 1 : min(end, at + 1 + num_bytes)]
         if any(not FIRST_BYTE <= token < VOCABULARY_SIZE for token in content):
             raise ValueError(
-                f"a byte of {ROLE_NAMES[role]} before token {at + 1 + len(content)} is no byte"
+                f"token {at} is {ROLE_NAMES[role]}, but not all of the {num_bytes} tokens after it "
+                f"are bytes, {FIRST_BYTE} to {VOCABULARY_SIZE - 1}"
             )
         if name in found:
-            raise ValueError(f"the measurement at token {start} tells its {name} twice")
+            raise ValueError(f"the measurement at token {start} has two fields for {name}")
         if role in (TIMESTAMP_DELTA1, TIMESTAMP_DELTA4) and previous is None:
-            raise ValueError(f"token {at}: {ROLE_NAMES[role]} without a timestamp before it")
+            raise ValueError(f"token {at} is {ROLE_NAMES[role]}, but there is no earlier timestamp")
         at += 1 + num_bytes
         if at > end:
             is_cut = True
@@ -394,7 +395,7 @@ def _meaning(role: int, content: bytes, previous: int | None, log_rtt: bool) -> 
         return addresses.format_any(halves[:1], halves[1:])[0].as_py()
     if role == RTT_START:
         if number == FAILED_RTT:
-            raise ValueError("RTT_START with the two bytes that are kept for FAILED, token 10")
+            raise ValueError("the bytes of RTT_START are FF FF: a failed ping is FAILED, token 10")
         return float(decode_rtt(stored_codes(np.array([number]), log_rtt))[0])
     if role == FAILED:
         return -1.0

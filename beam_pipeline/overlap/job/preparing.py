@@ -272,8 +272,8 @@ def choose_index_shards(num_places: int, memory_bytes: int) -> int:
         )
         if num_index_shards > MAX_PASSES:
             raise ProbelineError(
-                f"{cost}, more than {MAX_PASSES}: take workers with more memory, or say "
-                f"--index_memory_mb if they have it, or --num_shards={num_index_shards} to go on"
+                f"{cost}, more than {MAX_PASSES}: use workers with more memory, increase "
+                f"--index_memory_mb, or pass --num_shards={num_index_shards} to run anyway"
             )
         print(cost, file=sys.stderr, flush=True)
     return num_index_shards

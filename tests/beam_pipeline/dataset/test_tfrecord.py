@@ -205,7 +205,7 @@ def test_formats_have_equal_records_and_shards(
 
 def test_training_rejects_tfrecord(datasets: dict[tuple[str, str], Path]) -> None:
     dataset = datasets["tfrecord", "arrow_ipc"]
-    cure = ("training reads arrayrecord", "make the dataset again with --output_format=arrayrecord")
+    cure = ("training reads arrayrecord", "rebuild the dataset with --output_format=arrayrecord")
     shard = next(iter(dataset.glob("train/*.tfrecord")))
     for files in (dataset, dataset / "train", shard, dataset / "train/*.tfrecord"):
         refusal_of(lambda: ProbeRowDataSource(str(files)), *cure)  # noqa: B023

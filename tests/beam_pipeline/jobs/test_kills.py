@@ -1,5 +1,10 @@
-"""A job killed at any change of its output leaves nothing wrong; the next run writes all of it."""
+"""A job killed at any change of its output leaves nothing wrong; the next run writes all of it.
 
+The quick tests kill the process. The slow ones go on from copies of the output that one run made
+before its changes, links as links: what a kill at that moment leaves on the disk.
+"""
+
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -7,7 +12,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.helpers import quick_and_slow
 from tests.support.job_cases import JOBS, JobCase
 from tests.support.kills import run_and_kill
 
@@ -22,14 +26,28 @@ class Undisturbed(NamedTuple):
     num_changes: int
 
 
+class Copied(NamedTuple):
+    """An output folder, a folder with a copy of it before each change, and their number."""
+
+    output: Path
+    copies: Path
+    num_changes: int
+
+
 _runs: dict[str, Undisturbed] = {}
+_copied: dict[str, Copied] = {}
+
+
+def change_at(place: float, num_changes: int) -> int:
+    """Returns the number of a change, given as a share of all or counted from the last one."""
+    return max(1, round(num_changes * place if place > 0 else num_changes + place))
 
 
 def run(
-    job: JobCase, folder: Path, output: Path, at: int, *flags: str
+    job: JobCase, folder: Path, output: Path, at: int, *flags: str, copies: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     given = [*flags, f"--{job.output_flag}={output}", "--direct_num_workers=1"]
-    return run_and_kill(job.module, job.setup, output, at, given, folder / "changes")
+    return run_and_kill(job.module, job.setup, output, at, given, folder / "changes", copies)
 
 
 def undisturbed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
@@ -46,13 +64,47 @@ def undisturbed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Undistur
     return _runs[name]
 
 
+def copied(name: str, tmp_path_factory: pytest.TempPathFactory) -> Copied:
+    if name not in _copied:
+        job, whole = JOBS[name], undisturbed(name, tmp_path_factory)
+        folder = tmp_path_factory.mktemp("copied")
+        output, copies = folder / "out", folder / "copies"
+        copies.mkdir()
+        if job.begin:
+            job.begin(whole.folder, output)
+        done = run(job, folder, output, 0, *whole.flags, copies=copies)
+        assert done.returncode == 0, done.stderr
+        assert job.files(output) == whole.after
+        num_changes = int((folder / "changes").read_text())
+        assert num_changes - len(list(copies.iterdir())) < 5  # those before the folder is made
+        _copied[name] = Copied(output, copies, num_changes)
+    return _copied[name]
+
+
 # Shares of all changes, and places counted from the last one.
 SHARES = [0.02, 0.2, 0.4, 0.6, 0.75, 0.85]
 LAST = [-28, -22, -18, -15, -13, -11, -10, -9, -8, -7, -6, -5, -4, -3, -2, -1, 0]
 
 
-@pytest.mark.parametrize("place", quick_and_slow([*SHARES, *LAST], (0.6, -7)))
-@pytest.mark.parametrize("name", JOBS)
+def check_and_rerun(job: JobCase, whole: Undisturbed, folder: Path, output: Path) -> None:
+    found = job.finished_files(output)
+    if found is not None:  # whole, the old or the new; temporary files may remain
+        assert whole.before.items() <= found.items() or whole.after.items() <= found.items()
+    again = ["--overwrite"] if found is not None and not job.begin else []
+    done = run(job, folder, output, 0, *whole.flags, *job.again, *again)
+    assert done.returncode == 0, done.stderr
+    assert job.files(output) == whole.after
+
+
+# Of each job one of two kills in the quick suite.
+KILLS = [
+    pytest.param(name, place, marks=[pytest.mark.slow] if number % 2 == (place > 0) else [])
+    for number, name in enumerate(JOBS)
+    for place in (0.6, -7)
+]
+
+
+@pytest.mark.parametrize(("name", "place"), KILLS)
 def test_kill_and_rerun(
     name: str, place: float, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -60,15 +112,21 @@ def test_kill_and_rerun(
     output = tmp_path / "out"
     if job.begin:
         job.begin(whole.folder, output)
-    at = max(1, round(whole.num_changes * place) if place > 0 else whole.num_changes + place)
-    killed = run(job, tmp_path, output, int(at), *whole.flags)
-    # The number of changes varies a little, so the last places may be behind the end.
-    ends = (-signal.SIGKILL, 0) if -3 < place <= 0 else (-signal.SIGKILL,)
-    assert killed.returncode in ends, killed.stderr
-    found = job.finished_files(output)
-    if found is not None:  # whole, the old or the new; temporary files may remain
-        assert whole.before.items() <= found.items() or whole.after.items() <= found.items()
-    again = ["--overwrite"] if found is not None and not job.begin else []
-    done = run(job, tmp_path, output, 0, *whole.flags, *job.again, *again)
-    assert done.returncode == 0, done.stderr
-    assert job.files(output) == whole.after
+    killed = run(job, tmp_path, output, change_at(place, whole.num_changes), *whole.flags)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    check_and_rerun(job, whole, tmp_path, output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [*SHARES, *LAST])
+@pytest.mark.parametrize("name", JOBS)
+def test_a_rerun_from_any_change(
+    name: str, place: float, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    job, whole = JOBS[name], undisturbed(name, tmp_path_factory)
+    output, copies, num_changes = copied(name, tmp_path_factory)
+    shutil.rmtree(output, ignore_errors=True)
+    copy = copies / str(change_at(place, num_changes))
+    if copy.exists():  # not before the folder is made
+        subprocess.run(["cp", "-a", copy, output], check=True)
+    check_and_rerun(job, whole, tmp_path, output)

@@ -107,7 +107,7 @@ def check_reads(
 
 
 @settings(
-    max_examples=num_examples(300, quick=60),
+    max_examples=num_examples(300, quick=20),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -22,7 +22,7 @@ from benchmarks.engine_servers import Flink, stop
 from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, make_dataset, write_input
-from tests.support.kills import BUCKET_ROWS, KILL_POINTS
+from tests.support.kills import BUCKET_ROWS
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S
 
@@ -157,11 +157,9 @@ if "SdkHarness" in " ".join(sys.orig_argv):
         return original(*args, **kwargs)
     setattr(owner, name, killing)
 """
+# One in the stateful cut and one in the commit: that Flink runs each step again, FAULTS shows.
 KILLS = {
-    "reading": ("probe_rows.grouping", "module", "read_piece", 2),
-    "sorting": KILL_POINTS["sorting"],
     "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
-    "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
     "renaming a shard": ("storage.many_files", "module", "_move", 3),
 }
 

@@ -79,7 +79,7 @@ def wanted_rows(histories: dict[str, list[Record]], row_format: RowFormat) -> Ro
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @settings(
-    max_examples=num_examples(150, quick=30),
+    max_examples=num_examples(150, quick=15),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -85,7 +85,7 @@ def test_buckets_are_about_even_also_of_neighbours_and_of_either_family():
             assert counts.max() * num_buckets / len(numbers) < 1.1
 
 
-@settings(max_examples=num_examples(100, quick=40))
+@settings(max_examples=num_examples(100, quick=20))
 @given(
     random=st.randoms(use_true_random=False),
     num_rows=st.integers(1, 200),

@@ -428,6 +428,9 @@ def test_errors_of_unreadable_files_reveal_no_address(folder: Path, damage: str)
         said += ["".join(traceback.format_exception(error)), str(error.as_letter())]
         said.append(str(error.as_error()))
         assert "damaged" in str(error)
+    except ProbelineError as error:  # refused when it is inspected
+        said.append("".join(traceback.format_exception(error)))
+        assert str(path) in str(error)
     assert said
     for address in ("9.9.9", "8.8.8"):
         assert not [each for each in said if address in each], said

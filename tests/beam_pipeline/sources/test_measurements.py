@@ -10,7 +10,7 @@ from beam_pipeline.dataset.row_codec import MAX_FIRST_SECOND, RowKey, decode_rec
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.probe_rows.pregroup import pregroup
-from beam_pipeline.sources.measurements import REASONS, Block, as_text, check, schema_problem
+from beam_pipeline.sources.measurements import REASONS, Block, as_text, check
 from beam_pipeline.sources.options import COLUMNS
 from tests.support.helpers import canonical
 
@@ -118,8 +118,9 @@ def test_first_broken_rule_counts(later):
 
 
 def test_order_of_rules():
-    """What a unit or an encoding cannot hold has tests of its own."""
-    assert [reason for reason in REASONS if not reason.endswith("_out_of_range")] == list(BREAKS)
+    """What a unit or an encoding cannot hold, or cannot be read, has tests of its own."""
+    others = ("_out_of_range", "_unreadable")
+    assert [reason for reason in REASONS if not reason.endswith(others)] == list(BREAKS)
 
 
 MAX_COMPACT_US = (MAX_FIRST_SECOND + 1) * 1_000_000 - 1
@@ -280,45 +281,6 @@ def test_float64_overflow_and_underflow():
     assert check(with_column("rtt", column))[0].rtt.tolist() == [0.0, -1.0]
     column = pa.array([3.5e38, -3.5e38, 3.4e38], pa.float64())
     assert reasons_of(with_column("rtt", column)) == ["rtt_not_finite", "rtt_not_finite", None]
-
-
-# --- the schema ---------------------------------------------------------------------------------
-
-NAMES = {name: name for name in COLUMNS}
-
-
-@pytest.mark.parametrize(
-    ("column", "dtype", "problem"),
-    [
-        ("event_time", pa.timestamp("ns", "Asia/Tokyo"), None),
-        ("event_time", pa.date32(), "a timestamp"),
-        ("src_addr", pa.dictionary(pa.int32(), pa.large_string()), None),
-        ("src_addr", pa.binary(), "a string"),
-        ("dst_addr", pa.dictionary(pa.int32(), pa.int64()), "a string"),
-        ("ip_version", pa.uint64(), None),
-        ("ip_version", pa.bool_(), "an integer"),
-        ("rtt", pa.float16(), None),
-        ("rtt", pa.int32(), "a floating-point number"),
-    ],
-)
-def test_column_types(column, dtype, problem):
-    schema = pa.schema({**TYPES, column: dtype})
-    line = schema_problem(schema, NAMES)
-    assert line == (
-        None
-        if problem is None
-        else f"has column '{column}' of type {dtype}, which must be {problem}"
-    )
-
-
-def test_missing_and_duplicate_columns():
-    schema = pa.schema([*pa.schema(TYPES), pa.field("rtt", pa.float32())])
-    assert schema_problem(schema, NAMES) == "has 2 columns named 'rtt'; it must be one"
-    schema = pa.schema({name: dtype for name, dtype in TYPES.items() if name != "rtt"})
-    assert schema_problem(schema, NAMES) == (
-        "has no column 'rtt' (only event_time, src_addr, dst_addr, ip_version); if rtt has "
-        "another name there, pass --columns rtt=NAME"
-    )
 
 
 # --- the text of dead letters -------------------------------------------------------------------

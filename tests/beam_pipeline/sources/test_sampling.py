@@ -126,7 +126,7 @@ TIMES = st.one_of(
 )
 
 
-@settings(max_examples=num_examples(300, quick=40))
+@settings(max_examples=num_examples(300, quick=20))
 @given(
     times=st.lists(TIMES, min_size=1, max_size=12),
     bad=st.lists(st.booleans(), min_size=12, max_size=12),

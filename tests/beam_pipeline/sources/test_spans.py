@@ -9,7 +9,7 @@ import pytest
 
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.main import main
-from beam_pipeline.sources import spans
+from beam_pipeline.sources import atlas, spans
 from beam_pipeline.sources.inputs import inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
 from tests.support.atlas_results import good
@@ -67,6 +67,25 @@ def test_files_that_are_not_cut(tmp_path: Path) -> None:
     assert inspect(match_files([str(path)])[0], ReadOptions()).spans
     # A later span would not notice that the file is damaged before it.
     assert inspect(match_files([str(path)])[0], ReadOptions(skip_bad_files=True)).spans == ()
+
+
+@pytest.mark.parametrize("first", [b'["a"]', b"[", b'{"a":\n1}', b"\x1e{}"])
+def test_a_span_is_read_as_lines(first: bytes) -> None:
+    """Its first line does not make it an array or a sequence."""
+    text = first + b"\n" + good() + b"\n"
+    (batch,) = atlas.read_json(iter([text]), "from", is_span=True)
+    assert batch.num_lines == text.count(b"\n") == 1 + len(batch.letters)
+    assert len(batch.lines) == 3
+
+
+@pytest.mark.usefixtures("small_spans")
+@pytest.mark.parametrize("first", [b"{", b"[", b"\x1e", b'{"a":\n1}', b""])
+def test_only_files_of_lines_are_cut(first: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "pings"
+    path.write_bytes(first + b"\n" + good() * 100 + b"\n" + TEXT[3:])
+    assert spans.spans_of(match_files([str(path)])[0]) == ()
+    path.write_bytes(b"\n" + good() + b"\n" + first + TEXT[3:])
+    assert spans.spans_of(match_files([str(path)])[0])
 
 
 @pytest.mark.usefixtures("small_spans")

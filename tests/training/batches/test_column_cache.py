@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.support.probe_rows_on_disk import (
     write_mixed,
 )
 from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
 from training import assert_resumes_exactly, build_dataset
 from training.rows.row_source import ProbeRowDataSource
 from training.rows.shard_reader import ShardReader
@@ -101,7 +101,7 @@ FILL = """
 
 def start_fill(dataset: Path, cache: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(FILL), str(dataset), str(cache)],
+        [*warm_python("training.dataset"), "-c", textwrap.dedent(FILL), str(dataset), str(cache)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -252,7 +252,7 @@ def test_a_shard_that_was_changed_is_refused(mixed: Mixed, tmp_path: Path) -> No
 def test_full_disk(mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = os.statvfs_result((4096, 4096, 100, 2, 2, 100, 100, 100, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: status)
-    with pytest.raises(ProbelineError, match=r"needs .* GB .* are free: choose a cache_dir on a"):
+    with pytest.raises(ProbelineError, match=r"needs .* GB .* are free: set cache_dir to a larger"):
         batches_of(mixed["arrow"], cache_dir=str(tmp_path))
 
 
@@ -266,6 +266,7 @@ def test_a_folder_that_cannot_be_one_is_refused(mixed: Mixed, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.usefixtures("warm_workers")
 def test_bad_rows_are_left_out_and_told(tmp_path: Path, num_workers: int) -> None:
     dataset = write_mixed(tmp_path)["compact"]
     spoil_records(dataset, {(0, 2), (1, 0)})

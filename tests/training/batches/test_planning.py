@@ -429,5 +429,5 @@ def test_a_row_of_little_weight_comes_seldom_but_comes(tmp_path: Path) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(50, i)) for i in range(4)]
     dataset = write_dataset(tmp_path / "rows", rows)
     config = {"batch_size": 4, "crop_size": 64, "sampler": "windows"}
-    batches = host_batches(dataset, 50, weights=[1, 1e-3, 1, 1], **config)
-    assert len(batches) == 50 and all(batch["inputs_segmentation"].all() for batch in batches)
+    batches = host_batches(dataset, 1000, weights=[1, 1e-3, 1, 1], **config)
+    assert len(batches) == 1000 and all(batch["inputs_segmentation"].all() for batch in batches)

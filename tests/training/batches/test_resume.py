@@ -85,6 +85,7 @@ def test_traces_reach_what_they_are_for(mixed: Mixed) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.usefixtures("warm_workers")
 def test_resume_with_another_number_of_workers(mixed: Mixed, num_workers: int) -> None:
     iterator = open_iterator(mixed["arrow"], num_workers=2 - num_workers, num_threads=2)
     expected = expected_batches(mixed["arrow"], "packed", 25)
@@ -214,11 +215,11 @@ def test_states_that_do_not_fit_together_are_refused(mixed: Mixed) -> None:
     later = states_of_hosts(mixed["arrow"], 4, 4)
     other = states_of_hosts(mixed["arrow"], 4, 3, seed=9)
     for given_states in (states[1:], states[:2] + states[3:], states[:3]):
-        refusal_of(lambda: reshard_states(given_states, 2), "give those of all hosts")  # noqa: B023
-    refusal_of(lambda: reshard_states([*states[:3], later[3]], 2), "lane 6, step 3", "give those")
-    refusal_of(lambda: reshard_states([*states, states[0]], 2), "give those of all hosts")
-    refusal_of(lambda: reshard_states([*states[:3], other[3]], 2), "fingerprint", "give the same")
-    refusal_of(lambda: reshard_states(states, 3), "3 hosts", "divides the batch")
+        refusal_of(lambda: reshard_states(given_states, 2), "pass those of all hosts")  # noqa: B023
+    refusal_of(lambda: reshard_states([*states[:3], later[3]], 2), "lane 6, step 3", "pass those")
+    refusal_of(lambda: reshard_states([*states, states[0]], 2), "pass those of all hosts")
+    refusal_of(lambda: reshard_states([*states[:3], other[3]], 2), "fingerprint", "use the same")
+    refusal_of(lambda: reshard_states(states, 3), "host_count is 3", "divides the batch")
     refusal_of(lambda: reshard_states([], 2), "all hosts")
 
 
@@ -244,7 +245,7 @@ def test_states_that_do_not_fit_together_are_refused(mixed: Mixed) -> None:
 def test_a_state_of_other_options_is_refused(mixed: Mixed, other: dict[str, Any]) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     iterator = open_iterator(mixed["arrow"], **{"mixed_rows": 3, **other})
-    refusal_of(lambda: iterator.set_state(state), state["fingerprint"], "give the same seed")
+    refusal_of(lambda: iterator.set_state(state), state["fingerprint"], "use the same seed")
     next(iterator)  # which goes on as if nothing had been
 
 
@@ -275,8 +276,8 @@ def test_a_state_of_another_format_is_refused(mixed: Mixed) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     iterator = open_iterator(mixed["arrow"], mixed_rows=3)
     for wrong in ({**state, "format": 2}, {**state, "format": 4}, {}, {"format": None}):
-        refusal_of(lambda: iterator.set_state(wrong), "format", "continue with")  # noqa: B023
-        refusal_of(lambda: reshard_states([wrong, wrong], 1), "format", "continue with")  # noqa: B023
+        refusal_of(lambda: iterator.set_state(wrong), "format", "use the version")  # noqa: B023
+        refusal_of(lambda: reshard_states([wrong, wrong], 1), "format", "use the version")  # noqa: B023
 
 
 # --- through Grain's checkpoints ------------------------------------------------------------------

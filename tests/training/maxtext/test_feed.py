@@ -89,6 +89,7 @@ def test_padding_is_no_token(mixed: Mixed):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.usefixtures("warm_workers")
 def test_the_cache_is_told(tmp_path: Path, num_workers: int):
     rows = [RowSpec(ipv4_probe(i), make_measurements(2000, i)) for i in range(32)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", num_shards=8)

@@ -122,11 +122,11 @@ def test_training_alone_is_weighed(mixed: Mixed, monkeypatch: pytest.MonkeyPatch
     config = run_config.build(run_config.read(["tiny", *files, *place, weights]))
     iterators.check_config(config)
     mesh: Any = None
-    train: Any = iterators.make_network_train_iterator(config, mesh, [0])
+    train: Any = iterators.make_network_iterator(config, mesh, [0], is_eval=False)
     assert train.weigh.keywords["of_kinds"].tolist() == [1, 0, 1, 1, 1, 0.5, 1, 1]
-    held_out: Any = iterators.make_network_eval_iterator(config, mesh, [0])
+    held_out: Any = iterators.make_network_iterator(config, mesh, [0], is_eval=True)
     config = run_config.build(run_config.read(["tiny", *files, *place]))
-    plain: Any = iterators.make_network_train_iterator(config, mesh, [0])
+    plain: Any = iterators.make_network_iterator(config, mesh, [0], is_eval=False)
     assert held_out.weigh is None and plain.weigh is None
 
 
@@ -134,10 +134,10 @@ def test_training_alone_is_weighed(mixed: Mixed, monkeypatch: pytest.MonkeyPatch
     ("weights", "parts"),
     [
         ({"dst": 0.5}, ["'dst'", "RTT, second byte; timestamp"]),
-        ({"role": 1.5}, ["role: 1.5", "from 0 to 1"]),
-        ({"role": -0.1}, ["role: -0.1", "from 0 to 1"]),
-        ({"role": float("nan")}, ["role: nan", "from 0 to 1"]),
-        (dict.fromkeys(KIND_NAMES, 0.0), ["are all 0", "more than that"]),
+        ({"role": 1.5}, ["1.5 for role", "from 0 to 1"]),
+        ({"role": -0.1}, ["-0.1 for role", "from 0 to 1"]),
+        ({"role": float("nan")}, ["nan for role", "from 0 to 1"]),
+        (dict.fromkeys(KIND_NAMES, 0.0), ["are all 0", "above 0"]),
     ],
 )
 def test_weights_that_cannot_be(weights: dict[str, float], parts: list[str]):

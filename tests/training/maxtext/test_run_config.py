@@ -67,7 +67,7 @@ def test_steps_given_or_of_tokens(
 
 def test_tokens_or_steps(tmp_path: Path):
     both = ["95m", FILES, *PLACE, "steps=9", "network_train_tokens=1000000"]
-    parts = ["steps=9", "network_train_tokens=1000000", "give one of them"]
+    parts = ["steps=9", "network_train_tokens=1000000", "use one of them"]
     refusal_of(lambda: run_config.read(both), *parts, kind=UsageError)
     few = run_config.read(["tiny", FILES, *PLACE, "network_train_tokens=99"])
     parts = ["network_train_tokens=99", "1024 tokens of one step", "per_device_batch_size"]
@@ -92,11 +92,11 @@ def test_tokens_or_steps(tmp_path: Path):
         (["tiny", "qqqqqqqq=1"], ["no key qqqqqqqq", "docs/training.md"]),
         (["tiny", "--steps=3"], ["'--steps=3'", "without dashes"]),
         (["tiny", "steps"], ["'steps' is not key=value"]),
-        (["huge", FILES], ["no config 'huge'", "680m, 95m", "tiny"]),
-        (["nowhere.yml", FILES], ["no config file nowhere.yml"]),
+        (["huge", FILES], ["config 'huge' does not exist", "680m, 95m", "tiny"]),
+        (["nowhere.yml", FILES], ["config file nowhere.yml does not exist"]),
         (["tiny", "dataset_type=hf"], ["dataset_type=hf", "dataset_type=network"]),
         (["tiny", "network_mode_weights=[1,"], ["cannot be read"]),
-        (["tiny", "grain_prefetch_buffer_size=9"], ["grain_prefetch_buffer_size=9", "leave it"]),
+        (["tiny", "grain_prefetch_buffer_size=9"], ["grain_prefetch_buffer_size=9", "remove it"]),
         (["tiny", "grain_file_type=parquet"], ["grain_file_type=parquet has no effect"]),
     ],
 )
@@ -314,6 +314,13 @@ def test_this_maxtext_is_the_one(monkeypatch: pytest.MonkeyPatch):
     assert f"pip install maxtext=={iterators.TESTED_VERSION}" in line
     monkeypatch.delattr(iterators.grain_utility, "for_restore")
     refusal_of(iterators.check_maxtext, "has no maxtext.common.grain_utility.for_restore")
+
+
+def test_a_process_may_connect_again(monkeypatch: pytest.MonkeyPatch):
+    for module, name, _ in iterators._seams():
+        monkeypatch.setattr(module, name, getattr(module, name))  # restored after the test
+    for _ in range(2):
+        iterators.connect()
 
 
 def test_the_guide_names_every_key_of_ours():

@@ -127,7 +127,7 @@ def test_large_rows_are_used_in_place(sizes: Sizes, encoding: Encoding) -> None:
     rows = load_rows(shards)
     reader = ShardReader(shards, rows)
     gathered = reader.gather(np.arange(len(rows)))
-    assert (rows.num_bytes[gathered.rows] <= 1 << 16).all() and len(gathered.rows) == 6
+    assert (rows.num_bytes[gathered.held] <= 1 << 16).all() and len(gathered.held) == 6
     for row in range(len(rows)):
         in_place, read = reader.locate_in_place(row), reader.locate(row)
         assert (in_place.src_id, in_place.row_index) == (read.src_id, read.row_index)

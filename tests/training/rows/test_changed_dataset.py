@@ -312,6 +312,7 @@ def test_skipped_rows_on_hosts(spoilt: Spoilt, host_count: int, variant: str, fe
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_workers")
 def test_bad_rows_are_logged_and_counted(spoilt: Spoilt, caplog: pytest.LogCaptureFixture) -> None:
     dataset, bad, _ = spoilt
     for feed in ({}, {"num_threads": 4}, {"num_workers": 1}):
@@ -407,6 +408,7 @@ def test_bad_rows_only(tmp_path: Path, n: int, num_epochs: int | None, sampler: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_workers")
 def test_errors_of_workers_are_as_those_of_one_process(spoilt: Spoilt) -> None:
     config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1, "num_workers": 1}
     refusal_of(lambda: host_batches(spoilt[0], **config), "record", "on_bad_row=skip")

@@ -407,7 +407,7 @@ def test_families_that_contradict_their_number_are_refused(bits):
     ],
 )
 def test_with_ranks_refuses_what_is_not_compact(compact):
-    with pytest.raises(ValueError, match="no compact measurements"):
+    with pytest.raises(ValueError, match="not compact measurements"):
         with_ranks(compact)
 
 

@@ -270,8 +270,8 @@ def change(name: str, changed: Callable[[np.ndarray], np.ndarray]) -> Callable[[
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (put("inputs", 1, 5, 267), "example 1 position 5: 267 in inputs is no token"),
-        (put("targets", 1, 5, -1), "example 1 position 5: -1 in targets is no token"),
+        (put("inputs", 1, 5, 267), "example 1 position 5: 267 in inputs is not a token"),
+        (put("targets", 1, 5, -1), "example 1 position 5: -1 in targets is not a token"),
         (put("targets", 1, 5, 9), "example 1 position 5: the target is 9, the next input is 3"),
         (put("targets_segmentation", 2, 7, 2), "example 2 position 7: inputs and targets have"),
         (put("targets_position", 2, 7, 2), "example 2 position 7: inputs and targets have"),
@@ -293,7 +293,7 @@ def test_invalid_batch(damage: Callable[[Batch], None], words: str, batch: Batch
 
 def test_segment_of_two_probes(batch: Batch) -> None:
     two = crops([np.append(FULL, PARTIAL)])
-    refusal_of(lambda: FeedReport(None, 0, log=print).add(two), "it holds several probes")
+    refusal_of(lambda: FeedReport(None, 0, log=print).add(two), "it has several probes")
 
 
 def test_steps_before_an_invalid_batch_are_drawn(batch: Batch, tmp_path: Path) -> None:

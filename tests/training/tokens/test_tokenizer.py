@@ -151,22 +151,34 @@ WHOLE = [0, *SRC_FIELD, *DST_FIELD, *RTT_FIELD, *TIME_FIELD]
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        pytest.param([5, *WHOLE], "token 0 is 5, not MEASUREMENT_START", id="a field first"),
-        pytest.param([0, 9, 11], "token 1 is 9, not the role", id="reserved role"),
-        pytest.param([0, 267], "token 1 is 267, not the role", id="beyond the vocabulary"),
-        pytest.param([0, -1], "token 1 is -1, not the role", id="negative"),
-        pytest.param([*WHOLE, 11], "token 23 is 11, not the role", id="one byte too many"),
-        pytest.param([0, 1, 11, 11, 11, 267], "SRC_IPV4 before token 6", id="byte too large"),
-        pytest.param([0, 1, 11, 10, 11, 11], "SRC_IPV4 before token 6", id="role for a byte"),
-        pytest.param([*WHOLE[:13], *WHOLE], "token 13 begins", id="cut in the middle"),
-        pytest.param([*WHOLE[:6], *WHOLE], "token 6 begins", id="cut between fields"),
-        pytest.param([*WHOLE, 0, 0], "token 24 begins", id="padding at the end"),
-        pytest.param([*WHOLE[:14], 6, 11], "TIMESTAMP_DELTA1 without", id="delta first"),
-        pytest.param([*WHOLE[:14], 7, *[11] * 4], "TIMESTAMP_DELTA4 without", id="long delta"),
-        pytest.param([0, *SRC_FIELD, 2, *[11] * 16], "src_addr twice", id="of both families"),
-        pytest.param([0, *DST_FIELD * 2], "dst_addr twice", id="two destinations"),
-        pytest.param([0, 10, *RTT_FIELD], "rtt_ms twice", id="failed, and an RTT"),
-        pytest.param([*WHOLE, *WHOLE, 6, 11], "token 23 tells its event_time", id="two times"),
+        pytest.param([5, *WHOLE], "token 0 is 5: a context begins with", id="a field first"),
+        pytest.param([0, 9, 11], "token 1 is 9, which is not the role", id="reserved role"),
+        pytest.param([0, 267], "token 1 is 267, which is not the role", id="beyond the vocabulary"),
+        pytest.param([0, -1], "token 1 is -1, which is not the role", id="negative"),
+        pytest.param([*WHOLE, 11], "token 23 is 11, which is not the role", id="one byte too many"),
+        pytest.param(
+            [0, 1, 11, 11, 11, 267], "SRC_IPV4, but not all of the 4 tokens", id="byte too large"
+        ),
+        pytest.param(
+            [0, 1, 11, 10, 11, 11], "SRC_IPV4, but not all of the 4 tokens", id="role for a byte"
+        ),
+        pytest.param(
+            [*WHOLE[:13], *WHOLE], "measurement at token 0 is cut", id="cut in the middle"
+        ),
+        pytest.param(
+            [*WHOLE[:6], *WHOLE], "measurement at token 0 is cut", id="cut between fields"
+        ),
+        pytest.param([*WHOLE, 0, 0], "measurement at token 23 is cut", id="padding at the end"),
+        pytest.param([*WHOLE[:14], 6, 11], "TIMESTAMP_DELTA1, but", id="delta first"),
+        pytest.param([*WHOLE[:14], 7, *[11] * 4], "TIMESTAMP_DELTA4, but", id="long delta"),
+        pytest.param(
+            [0, *SRC_FIELD, 2, *[11] * 16], "two fields for src_addr", id="of both families"
+        ),
+        pytest.param([0, *DST_FIELD * 2], "two fields for dst_addr", id="two destinations"),
+        pytest.param([0, 10, *RTT_FIELD], "two fields for rtt_ms", id="failed, and an RTT"),
+        pytest.param(
+            [*WHOLE, *WHOLE, 6, 11], "token 23 has two fields for event_time", id="two times"
+        ),
     ],
 )
 def test_invalid_context(tokens, message):

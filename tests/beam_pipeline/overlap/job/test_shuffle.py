@@ -101,7 +101,7 @@ def peak_mib(folder: Path, output: str) -> float:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_training_data(tmp_path: Path) -> None:
-    """A gigabyte beside millions of n-grams, with some near-duplicates of evaluation rows."""
+    """Half a gigabyte beside millions of n-grams, with some near-duplicates of evaluation rows."""
     rng = np.random.default_rng(1)
     words = np.array([f"word{number}" for number in range(50_000)])
     (tmp_path / "eval" / "quiz").mkdir(parents=True)
@@ -115,11 +115,11 @@ def test_memory_does_not_grow_with_the_training_data(tmp_path: Path) -> None:
     (tmp_path / "train" / "0.jsonl").write_text(block * 2)
     small = peak_mib(tmp_path, "small")
     for number in range(1, 5):
-        (tmp_path / "train" / f"{number}.jsonl").write_text(block * 4)
+        (tmp_path / "train" / f"{number}.jsonl").write_text(block * 2)
     total = sum(path.stat().st_size for path in (tmp_path / "train").iterdir())
-    assert total > 1e9
+    assert total > 5e8
     large = peak_mib(tmp_path, "large")
     assert large < small + 200 and large < 1200, (small, large)
     summary = json.loads((tmp_path / "large" / "progress" / "progress_summary.json").read_text())
     assert summary["counts"]["eval_ngrams"] > 2e6
-    assert summary["counts"]["matches"] > 100_000
+    assert summary["counts"]["matches"] > 50_000

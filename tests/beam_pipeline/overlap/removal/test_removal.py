@@ -391,14 +391,18 @@ def test_memory_of_a_long_text(mask: list[str]) -> None:
     assert peak_memory([sys.executable, "-c", CUT_A_LONG_TEXT, *mask]) < MAX_MIB
 
 
+SPLIT_SMALL = ["--remove=split", "--margin_chars=0", "--min_piece_chars=1", "--max_pieces=100"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [5, 8, 11, 23])
 @pytest.mark.parametrize(
-    "ways",
+    ("seed", "ways"),
     [
-        ["--remove=document"],
-        ["--remove=split", "--margin_chars=0", "--min_piece_chars=1", "--max_pieces=100"],
-        ["--remove=mask"],
+        (5, ["--remove=document"]),
+        (8, ["--remove=mask"]),
+        (8, SPLIT_SMALL),
+        (11, SPLIT_SMALL),
+        (23, ["--remove=mask"]),
     ],
 )
 def test_second_run_with_dropped_boilerplate(tmp_path: Path, seed: int, ways: list[str]) -> None:

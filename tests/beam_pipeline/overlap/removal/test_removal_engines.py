@@ -45,7 +45,7 @@ def write_corpus(folder: Path) -> None:
 
 
 def run_all(folder: str, output: str, *flags: str) -> None:
-    """Runs the search and two removals, writes both forms of attributes, and searches again."""
+    """Runs the search, two removals and both forms of attributes; searches again in memory."""
     sets = (
         f"--decontaminate_source=quiz={folder}/quiz.jsonl",
         f"--drop_ngrams={folder}/drop.jsonl",
@@ -60,7 +60,8 @@ def run_all(folder: str, output: str, *flags: str) -> None:
         named = (f"--format={form}", f"--attribute_name={form}")
         assert write_attributes([*result, *named, f"--output_path={output}"]) == 0
     clean = (f"--input_path={output}/{name}/documents" for name in ("split", "mask"))
-    assert find([*search, *clean, f"--output_path={output}/again"]) == 0
+    again = (*sets, f"--ngram_length={LENGTH}", *IN_MEMORY, f"--output_path={output}/again")
+    assert find([*again, *clean]) == 0
 
 
 def written_by(output: Path) -> dict[str, bytes]:

@@ -8,30 +8,24 @@ mapped shards are copied for each batch; others are kept as read until they are 
 import collections
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from training.batches.lanes import (
-    LANE_ITEM,
-    LARGE,
-    SMALL,
-    Plan,
-    context_keys,
-    list_small,
-    shares_of,
-)
-from training.batches.packing import Crops, RowBytes, pack_small, put_contexts
+from training.batches.config import DataConfig
+from training.batches.lane_feed import LaneFeed
+from training.batches.lanes import LANE_ITEM, LARGE, SMALL, context_keys, list_small, shares_of
+from training.batches.packing import Crops, pack_small, put_contexts
 from training.rows.measurement_at import are_readable
+from training.rows.row_bytes import RowBytes
 from training.rows.row_layout import ARROW, FIRST_OFFSET, NO_RANKS, Columns, Located
-from training.rows.shard_reader import BadRow, BadRowError, ShardReader
+from training.rows.shard_reader import BadRowError
 from training.tokens.contexts import CONTEXT_FACTS, draw_contexts
 from training.tokens.draws import MIN_MEASUREMENT_TOKENS, new_scratch
 
 type Locate = Callable[[int], Located]
 
-_DAMAGED = "a destination is no IP address"
+_DAMAGED = "a destination is not an IP address"
 
 
 class _Share(NamedTuple):
@@ -44,64 +38,51 @@ class _Share(NamedTuple):
     window: int  # the lane's window that the row was read for; -1 if read for a different lane
 
 
-class ShardStore:
-    """The rows and contexts that the lanes of one process hold in memory.
+class ShardFeed(LaneFeed):
+    """Draws crops from the shards; holds the rows and contexts that the next crops need."""
 
-    With `skip_bad_rows`, unusable rows are noted in `plan.is_bad` and `bad_rows` instead of raised.
-    """
-
-    def __init__(
-        self, reader: ShardReader, plan: Plan, skip_bad_rows: bool, executor: Executor | None
-    ):
-        self.bad_rows: list[BadRow] = []
-        self._reader = reader
-        self._plan = plan
-        self._skip_bad_rows = skip_bad_rows
-        self._map = executor.map if executor else map
-        num_tokens, num_lanes = plan.drawing.num_tokens, len(plan.lane)
+    def __init__(self, config: DataConfig, *args: Any):
+        super().__init__(config, *args)
+        num_lanes = len(self.cursors)
         # Per lane, by row and epoch.
-        self._drawn: list[dict[tuple[int, int], _Share]] = [{} for _ in plan.lane]
+        self._drawn: list[dict[tuple[int, int], _Share]] = [{} for _ in range(num_lanes)]
         self._windows = np.full((num_lanes, 2), -1, np.int64)  # the lanes' (epoch, window)
         self._local = threading.local()
         self._small: dict[int, Columns] = {}
         # A small row fills no crop.
+        num_tokens = self._plan.drawing.num_tokens
         self._scratch = new_scratch(num_tokens, num_tokens // MIN_MEASUREMENT_TOKENS)
         per_lane = num_tokens // (MIN_MEASUREMENT_TOKENS - 1) + 3
         self._listed = np.empty(num_lanes * per_lane, np.int64)
 
-    def load(self, items: np.ndarray, cursors: np.ndarray) -> bool:
-        """Reads the rows that the next crops need; returns False if one of them is bad."""
-        self._forget_windows(cursors)
+    def _load(self) -> None:
+        self._forget_windows()
         large: dict[tuple[int, int], list[_Share]] = {}
-        self._due = list(_contexts(items))
+        self._due = list(_contexts(self._items))
         for lane, item in self._due:
             if (item.row, item.epoch) not in self._drawn[lane]:
                 large[item.row, item.epoch] = self._add_shares(lane, item)
-        count = list_small(
-            self._plan, cursors, items, self._reader.rows.untimed_tokens, self._listed
-        )
+        sizes = self._reader.rows.untimed_tokens
+        count = list_small(self._plan, self.cursors, self._items, sizes, self._listed)
         of_large = [row for row, _ in large]
         needed = np.unique(np.concatenate([self._listed[:count], np.array(of_large, np.int64)]))
         needed = needed[~self._plan.is_bad[needed]]
         self._gathered = self._reader.gather(needed, self._map)
-        done = {*of_large, *self._gathered.rows.tolist()}
+        done = {*of_large, *self._gathered.held.tolist()}
         wanted = [row for row in needed.tolist() if row not in done]
         missing = [row for row in wanted if row not in self._small]
-        num_bad = len(self.bad_rows)
         for (row, _), drawn in zip(large, self._map(self._draw, large, large.values())):
             if isinstance(drawn, BadRowError):
-                self._note(row, drawn)
+                self._skip(row, drawn)
         for row, located in zip(missing, self._map(self._read_small, missing)):
             if isinstance(located, BadRowError):
-                self._note(row, located)
+                self._skip(row, located)
             else:
                 self._small[row] = located.columns
         self._small = {row: self._small[row] for row in wanted if row in self._small}
-        return len(self.bad_rows) == num_bad
 
-    def fill(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
-        """Writes the crops that `load` has prepared; moves cursors past the small rows in them."""
-        lanes = np.flatnonzero(items["kind"] == LARGE)
+    def _fill(self, crops: Crops) -> None:
+        lanes = np.flatnonzero(self._items["kind"] == LARGE)
         contexts = np.empty((len(lanes), self._plan.drawing.num_tokens), np.uint16)
         facts = np.empty(len(lanes), CONTEXT_FACTS)
         for place, (lane, item) in enumerate(self._due):
@@ -112,18 +93,12 @@ class ShardStore:
             if not share.left:
                 del self._drawn[lane][item.row, item.epoch]
         put_contexts(contexts, facts, lanes, crops)
-        if not (items["kind"] == SMALL).any():
+        if not (self._items["kind"] == SMALL).any():
             return
-        row = pack_small(self._plan, cursors, items, self._join_small(), crops, self._scratch)
+        row_bytes = self._join_small()
+        row = pack_small(self._plan, self.cursors, self._items, row_bytes, crops, self._scratch)
         if row >= 0:
             raise AssertionError("a small row was packed that load has not read and checked")
-
-    def _note(self, row: int, error: BadRowError) -> None:
-        if not self._skip_bad_rows:
-            raise error
-        if not self._plan.is_bad[row]:
-            self._plan.is_bad[row] = True
-            self.bad_rows.append(self._reader.describe(row, str(error)))
 
     def _read(self, row: int, locate: Locate, checks_all: bool = True) -> Located | BadRowError:
         try:
@@ -138,9 +113,9 @@ class ShardStore:
 
     # --- large rows ---
 
-    def _forget_windows(self, cursors: np.ndarray) -> None:
+    def _forget_windows(self) -> None:
         """Drops contexts left over from finished windows, which lanes may have entered midway."""
-        windows = np.stack([cursors["large_epoch"], cursors["large_window"]], axis=1)
+        windows = np.stack([self.cursors[name] for name in ("large_epoch", "large_window")], axis=1)
         for lane in np.flatnonzero((windows != self._windows).any(axis=1)).tolist():
             self._drawn[lane] = {
                 (row, epoch): share
@@ -199,7 +174,7 @@ class ShardStore:
     def _join_small(self) -> RowBytes:
         """Returns all small rows that `load` has read, with their bytes concatenated."""
         gathered, held = self._gathered, list(self._small.values())
-        rows = np.concatenate([gathered.rows, np.fromiter(self._small, np.int64)])
+        rows = np.concatenate([gathered.held, np.fromiter(self._small, np.int64)])
         raw, layouts = gathered.raw, gathered.layouts
         if held:
             parts = [raw, *(columns.raw for columns in held)]

@@ -1,0 +1,222 @@
+"""What an input file is, from its first bytes and objects: a format, or a problem with its cure.
+
+Names of files do not count. A file of another kind is refused before anything is grouped.
+"""
+
+import csv
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from beam_pipeline.documents.json_records import ArrayError, split_objects
+from beam_pipeline.sources import mapping, tables
+from beam_pipeline.sources.options import COLUMNS, InputFormat, ReadOptions
+
+HEAD_BYTES = 1 << 16
+_OBJECTS = 20
+_JSON_STARTS = (b"{", b"[", b"\x1e")
+_JSON_FORMATS = ("json", "atlas_json", "scamper_json")
+_ATLAS_FIELDS = frozenset(("prb_id", "msm_id", "fw", "result"))
+_DUCKDB = "duckdb -c \"COPY (FROM {reader}) TO 'pings.parquet'\""
+# First bytes, name, and what makes a file of it that can be read.
+_FOREIGN = (
+    (b"ORC", "an ORC file", "convert it with pyarrow.orc and pyarrow.parquet"),
+    (b"Obj\x01", "an Avro file", _DUCKDB.format(reader="read_avro('FILE')")),
+    (b"SQLite format 3\0", "an SQLite database", _DUCKDB.format(reader="sqlite_scan('FILE', 'T')")),
+    (b"\xfd7zXZ\0", "compressed with xz", "decompress it (xz -d) or compress it with zstd"),
+    (b"PK\x03\x04", "a zip archive", "unpack it (unzip)"),
+    (b"\x12\x05", "a warts file", "convert it: sc_warts2json FILE > FILE.json"),
+    (b"\xff\xfe", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
+    (b"\xfe\xff", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
+)  # fmt: skip
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+
+class Detected(NamedTuple):
+    """The format of a file; `problem` is why it cannot be read, if it cannot."""
+
+    input_format: InputFormat
+    problem: str | None = None
+
+
+def detect(head: bytes, is_compressed: bool, path: str, options: ReadOptions) -> Detected:
+    """Returns the format of a file that begins with `head`, decompressed.
+
+    Parquet and Arrow files are not looked into: their schema is in the file.
+    """
+    wanted = options.input_format
+    if wanted in ("parquet", "atlas_bigquery", "probe_rows", "arrow"):
+        return Detected(wanted)
+    if not head.strip():
+        return Detected("json" if wanted == "auto" else wanted)  # a file without rows
+    for magic, name, input_format in (
+        (b"PAR1", "Parquet", "parquet"),
+        (b"ARROW1", "Arrow IPC", "arrow"),
+        (b"\xff\xff\xff\xff", "Arrow IPC", "arrow"),
+    ):
+        if head.startswith(magic):
+            if is_compressed:
+                return Detected("parquet", f"is {name} within a compressed file: decompress it")
+            return Detected(input_format, _not(wanted, "auto", name))  # type: ignore[arg-type]
+    for magic, name, cure in _FOREIGN:
+        if head.startswith(magic):
+            return Detected("csv", f"is {name}, which is not read: {cure}")
+    if head.lstrip()[:1] in _JSON_STARTS:
+        return _detect_json(head, path, options)
+    return _detect_text(head, path, options)
+
+
+def _not(wanted: str, found: str, name: str) -> str | None:
+    """Returns the problem of a file that is not of the format of --input_format."""
+    if wanted in ("auto", found):
+        return None
+    return f"holds {name}, not --input_format={wanted}: leave the flag out or correct it"
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
+    wanted = options.input_format
+    texts, objects = _first_objects(head)
+    if not objects and wanted != "csv":
+        # Bad lines are dead letters of a file whose format is known or can be guessed.
+        return Detected(_guess_by_names(head) if wanted == "auto" else wanted)
+    keys = list(dict.fromkeys(key for each in objects for key in each))
+    if _ATLAS_FIELDS.intersection(keys):
+        return Detected("atlas_json", _not(wanted, "atlas_json", "RIPE Atlas results"))
+    if _is_scamper(objects):
+        return Detected("scamper_json", _not(wanted, "scamper_json", "scamper's ping records"))
+    for name, cure, holds in _LOOK_ALIKES:
+        if holds(objects):
+            shown = mapping.shortened(keys)
+            return Detected("json", f"is JSON with the fields {shown}, {name}: {cure}")
+    if (problem := _not(wanted, "json", "JSON of another schema")) is not None:
+        return Detected("json", f"{problem} (fields {mapping.shortened(keys)})")
+    batch = tables.parse_together(texts)
+    partitions = list(mapping.partitions_of(path))
+    if batch is not None:
+        return Detected("json", mapping.problem_of(batch.schema, options.mapping, partitions))
+    for column, source in options.mapping.names.items():
+        for name in source.names:
+            is_there = any(tables.value_of(each, name) is not None for each in objects)
+            if not is_there and name not in partitions and column != "ip_version":
+                return Detected("json", mapping.missing(column, name, keys))
+    return Detected("json")
+
+
+def _first_objects(head: bytes) -> tuple[list[bytes], list[dict[str, Any]]]:
+    """Returns up to _OBJECTS whole objects at the beginning of a file, as text and parsed."""
+    texts: list[bytes] = []
+    objects: list[dict[str, Any]] = []
+    try:
+        for records in split_objects([head], HEAD_BYTES):
+            for record in records:
+                try:
+                    found = orjson.loads(record)
+                except orjson.JSONDecodeError:
+                    continue
+                if type(found) is dict:
+                    texts.append(record.replace(b"\n", b" "))
+                    objects.append(found)
+                if len(objects) == _OBJECTS:
+                    return texts, objects
+    except ArrayError:  # the head ends within an element
+        pass
+    return texts, objects
+
+
+def _guess_by_names(head: bytes) -> InputFormat:
+    names = {name.decode() for name in re.findall(rb'"(\w+)"\s*:', head)}
+    return "atlas_json" if _ATLAS_FIELDS & names or not set(COLUMNS) & names else "json"
+
+
+def _is_scamper(objects: Sequence[dict[str, Any]]) -> bool:
+    kinds = {each.get("type") for each in objects}
+    fields = {key for each in objects for key in each}
+    return bool(kinds & {"ping", "cycle-start"}) and bool(fields & {"ping_sent", "list_name"})
+
+
+def _any_has(*names: str) -> Any:
+    return lambda objects: any(set(names) <= set(each) for each in objects)
+
+
+def _is_by_probe(objects: Sequence[dict[str, Any]]) -> bool:
+    lists = [value for each in objects for value in each.values() if type(value) is list]
+    return any(type(item) is dict and "prb_id" in item for each in lists for item in each[:1])
+
+
+_LOOK_ALIKES = (
+    ("an error of an API", "request the results again", _any_has("error")),
+    ("an error of an API", "request the results again", _any_has("detail", "status")),
+    (
+        "a measurement of Globalping",
+        "it has no address of the probe, so it cannot be grouped by probe",
+        lambda objects: (
+            _any_has("measurementId")(objects) or _any_has("results", "target")(objects)
+        ),
+    ),
+    (
+        "a result of pScheduler",
+        "write its roundtrips as rows of event_time, src_addr, dst_addr and rtt",
+        _any_has("roundtrips"),
+    ),
+    (
+        "BigQuery's JSON export of RIPE Atlas",
+        "export it as Parquet: EXPORT DATA OPTIONS(format='PARQUET', …)",
+        _any_has("synth_addr", "pings"),
+    ),
+    (
+        "RIPE Atlas results by probe",
+        "write them as one array: jq '[.[][]]' FILE",
+        _is_by_probe,
+    ),
+)
+
+
+# --- delimited text -------------------------------------------------------------------------------
+
+
+def _detect_text(head: bytes, path: str, options: ReadOptions) -> Detected:
+    wanted = options.input_format
+    seen = "" if options.anonymize else f" ({head[:8]!r})"
+    try:
+        head.rsplit(b"\n", 1)[0].decode()
+        is_text = b"\0" not in head
+    except UnicodeDecodeError:
+        is_text = False
+    dialect = tables.find_dialect(head, options.mapping)
+    names = {name for source in options.mapping.sources for name in source.names}
+    is_table = is_text and (names.intersection(dialect.names) or wanted == "csv")
+    if not is_table:
+        return Detected(
+            "csv",
+            f"is neither Parquet, Arrow, JSON nor delimited text with one of the columns "
+            f"{', '.join(sorted(names))} by its first bytes{seen}; see docs/your_data.md for other "
+            "formats",
+        )
+    if (problem := _not(wanted, "csv", "delimited text")) is not None:
+        return Detected("csv", problem)
+    partitions = list(mapping.partitions_of(path))
+    shown = [] if options.anonymize else None  # without a header, the names would be addresses
+    problem = mapping.problem_of(dialect.schema, options.mapping, partitions, shown)
+    return Detected("csv", problem or _time_problem(head, dialect, options))
+
+
+def _time_problem(head: bytes, dialect: tables.Dialect, options: ReadOptions) -> str | None:
+    """Returns the problem of times that are numbers without a unit."""
+    names = options.mapping.names["event_time"].names
+    if options.mapping.time_unit or not names or names[0] not in dialect.names:
+        return None
+    lines = head.decode("utf-8", "replace").splitlines()[dialect.has_header : _OBJECTS]
+    index = dialect.names.index(names[0])
+    rows = csv.reader(filter(str.strip, lines), delimiter=dialect.delimiter)
+    times = [row[index].strip() for row in rows if len(row) > index]
+    if times and all(map(_NUMBER.fullmatch, times)):
+        return (
+            f"has times such as {times[0]} in column {names[0]!r}, numbers without a unit: "
+            f"{mapping.UNIT_CURE}"
+        )
+    return None

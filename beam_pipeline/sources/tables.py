@@ -1,0 +1,286 @@
+"""Tables in text and Arrow files: batches of rows with the columns that a mapping wants.
+
+  delimited text, by pyarrow: every column is text; a row with too many or too few values is bad
+  JSON objects, as lines, an array or one after the other, by pyarrow: types as Arrow infers them;
+    a block with a bad object, or with values of several types, is read object by object, as text
+  Arrow IPC files
+
+Parquet is read in `reading`, which skips row groups and bounds memory.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
+
+from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.documents.json_records import ArrayError, split_objects
+from beam_pipeline.sources.options import Mapping
+from beam_pipeline.storage.files import open_file
+from beam_pipeline.storage.lines import DAMAGE, decompressed, read_blocks
+from beam_pipeline.storage.matching import FileVersion
+
+MAX_OBJECT_BYTES = 1 << 20
+_BLOCK_BYTES = 8 << 20
+_DELIMITERS = ",\t;|"
+
+
+class BadRow(NamedTuple):
+    """A row that is not a row of the table."""
+
+    row: int
+    reason: str
+    text: str
+
+
+class TableBatch(NamedTuple):
+    """Consecutive rows of a table."""
+
+    batch: pa.RecordBatch | None  # n rows; None without any
+    rows: np.ndarray  # int64 [n], the number of each in the file
+    bad_rows: Sequence[BadRow]
+    next_row: int
+
+
+@contextmanager
+def opened(file: FileVersion) -> Iterator[BinaryIO]:
+    """Opens a file, decompressed."""
+    with open_file(file.path, version=file.version) as stream:
+        yield decompressed(stream)
+
+
+# --- delimited text -------------------------------------------------------------------------------
+
+
+class Dialect(NamedTuple):
+    """How a file of delimited text is read."""
+
+    delimiter: str
+    names: tuple[str, ...]  # of all columns: from the header, or "1", "2", … without one
+    has_header: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([(name, pa.string()) for name in self.names])
+
+
+def find_dialect(head: bytes, mapping: Mapping) -> Dialect:
+    """Returns the delimiter that finds the most wanted columns in the first line of a file."""
+    line = next((line for line in head.decode("utf-8", "replace").splitlines() if line.strip()), "")
+    wanted = {name for source in mapping.sources for name in source.names}
+
+    def split(delimiter: str) -> tuple[str, ...]:
+        fields = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+        if mapping.is_positional:
+            return tuple(str(number) for number in range(1, len(fields) + 1))
+        return tuple(name.strip() for name in fields)
+
+    def score(delimiter: str) -> tuple[int, int]:
+        names = split(delimiter)
+        return len(wanted.intersection(names)), len(names)
+
+    delimiter = max(_DELIMITERS, key=score)
+    return Dialect(delimiter, split(delimiter), not mapping.is_positional)
+
+
+def read_csv(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
+    """Yields the rows of delimited text, counted from 0 after the header, without blank lines."""
+    with opened(file) as stream:
+        head = next(read_blocks(stream), b"")
+    if not head.strip():
+        return
+    delimiter, names, has_header = find_dialect(head, mapping)
+    bad: list[BadRow] = []
+
+    def keep(row: Any) -> str:
+        number = row.number - 1 - has_header
+        bad.append(BadRow(number, "csv_columns", (row.text or "")[:MAX_VALUE_CHARS]))
+        return "skip"
+
+    wanted = {name for source in mapping.sources for name in source.names}.intersection(names)
+    with opened(file) as stream:
+        reader = pa_csv.open_csv(
+            stream,
+            pa_csv.ReadOptions(
+                use_threads=False,
+                block_size=_BLOCK_BYTES,
+                column_names=list(names),
+                skip_rows=int(has_header),
+            ),
+            pa_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=keep),
+            pa_csv.ConvertOptions(
+                check_utf8=False,
+                column_types={name: pa.string() for name in wanted},
+                include_columns=sorted(wanted),
+                strings_can_be_null=False,
+            ),
+        )
+        next_row = 0
+        for batch in reader:
+            batch = _trimmed(batch)
+            rows = []
+            skipped = {each.row for each in bad}
+            while len(rows) < batch.num_rows:
+                candidates = range(next_row, next_row + batch.num_rows - len(rows))
+                rows += [row for row in candidates if row not in skipped] if skipped else candidates
+                next_row = candidates.stop
+            done = [each for each in bad if each.row < next_row]
+            bad[:] = [each for each in bad if each.row >= next_row]
+            yield TableBatch(batch, np.array(rows, np.int64), done, next_row)
+        if bad:
+            yield TableBatch(None, np.zeros(0, np.int64), bad, bad[-1].row + 1)
+
+
+def _trimmed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [pc.ascii_trim_whitespace(column) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def read_json(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
+    """Yields JSON objects as rows; lines, or elements of an array, are counted from 0."""
+    names = [name for source in mapping.sources for name in source.names]
+    for first, records in gathered(file):
+        rows = [row for row, record in enumerate(records, first) if record and not record.isspace()]
+        texts = [records[row - first].replace(b"\n", b" ") for row in rows]
+        batch = parse_together(texts)
+        if batch is None:
+            yield _parse_each(texts, rows, names, first + len(records))
+        else:
+            yield TableBatch(batch, np.array(rows, np.int64), (), first + len(records))
+
+
+def gathered(file: FileVersion) -> Iterator[tuple[int, list[bytes]]]:
+    """Yields records of about _BLOCK_BYTES, with the number of the first, up to any damage."""
+    damage: list[Exception] = []
+    with opened(file) as stream:
+
+        def pieces() -> Iterator[list[bytes]]:
+            try:
+                yield from split_objects(read_blocks(stream), MAX_OBJECT_BYTES)
+            except (*DAMAGE, ArrayError) as error:
+                damage.append(error)
+
+        first, held, num_bytes = 0, list[bytes](), 0
+        for records in chain(pieces(), [None]):
+            held += records or ()
+            num_bytes += sum(map(len, records or ()))
+            if held and (num_bytes >= _BLOCK_BYTES or records is None):
+                yield first, held
+                first, held, num_bytes = first + len(held), [], 0
+    if damage:
+        raise damage[0]
+
+
+def parse_together(texts: Sequence[bytes]) -> pa.RecordBatch | None:
+    """Returns a block of objects as Arrow reads them; None if it does not, or not all of them."""
+    data = b"\n".join(texts)
+    if not data or max(map(len, texts)) > MAX_OBJECT_BYTES:
+        return None
+    options = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    try:
+        table = pa_json.read_json(pa.BufferReader(data), options).combine_chunks()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
+        return None
+    if table.num_rows != len(texts):
+        return None
+    return next(iter(table.to_batches()), None)
+
+
+def _parse_each(
+    texts: Sequence[bytes], rows: Sequence[int], names: Sequence[str], next_row: int
+) -> TableBatch:
+    bad: list[BadRow] = []
+    kept: list[int] = []
+    objects: list[dict[str, Any]] = []
+    for row, text in zip(rows, texts, strict=True):
+        found: Any = None
+        reason = "line_too_long" if len(text) > MAX_OBJECT_BYTES else ""
+        try:
+            found = None if reason else orjson.loads(text)
+        except orjson.JSONDecodeError:
+            reason = "json_invalid"
+        if not reason and type(found) is not dict:
+            reason = "json_not_an_object"
+        if reason:
+            shown = text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")[:MAX_VALUE_CHARS]
+            bad.append(BadRow(row, reason, shown))
+        else:
+            objects.append(found)
+            kept.append(row)
+    found_values = {name: [value_of(each, name) for each in objects] for name in names}
+    columns = {
+        name: _as_column(values)
+        for name, values in found_values.items()
+        if any(value is not None for value in values)
+    }
+    columns = columns or {"": pa.nulls(len(objects))}
+    batch = pa.RecordBatch.from_pydict(columns) if objects else None
+    return TableBatch(batch, np.array(kept, np.int64), bad, next_row)
+
+
+def value_of(found: Any, name: str) -> Any:
+    """Returns the value of a name, or of a nested field by its dotted name; None if missing."""
+    if type(found) is not dict:
+        return None
+    if name in found:
+        return found[name]
+    head, _, rest = name.partition(".")
+    while rest:
+        if head in found:
+            return value_of(found[head], rest)
+        more, _, rest = rest.partition(".")
+        head = f"{head}.{more}"
+    return None
+
+
+def _as_column(values: list[Any]) -> pa.Array:
+    """Returns values as text, lists of values as lists of text."""
+    if any(type(value) is list for value in values):
+        lists = [value if type(value) is list else [value] for value in values]
+        return pa.array([list(map(_as_text, each)) for each in lists], pa.list_(pa.string()))
+    return pa.array(list(map(_as_text, values)), pa.string())
+
+
+def _as_text(value: Any) -> str | None:
+    return value if value is None or type(value) is str else orjson.dumps(value).decode()
+
+
+# --- Arrow IPC ------------------------------------------------------------------------------------
+
+
+def read_arrow(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
+    """Yields the rows of an Arrow IPC file or stream."""
+    next_row = 0
+    with opened_arrow(file) as (schema, batches):
+        heads = {name.partition(".")[0] for s in mapping.sources for name in s.names}
+        heads |= {name for s in mapping.sources for name in s.names}
+        wanted = [name for name in schema.names if name in heads]
+        for batch in batches:
+            first, next_row = next_row, next_row + batch.num_rows
+            yield TableBatch(batch.select(wanted), np.arange(first, next_row), (), next_row)
+
+
+@contextmanager
+def opened_arrow(file: FileVersion) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """Opens an Arrow IPC file or stream: its schema, and its batches."""
+    with open_file(file.path, version=file.version) as stream:
+        is_file = stream.read(6) == b"ARROW1"
+        stream.seek(0)
+        if is_file:
+            found = pa.ipc.open_file(pa.PythonFile(stream, mode="r"))
+            batches = (found.get_batch(number) for number in range(found.num_record_batches))
+        else:
+            found = pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
+            batches = iter(found)
+        yield found.schema, batches

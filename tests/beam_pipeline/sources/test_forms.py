@@ -1,0 +1,549 @@
+"""The same pings in any form give the same measurements; what is not pings is refused by name."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset.rows import open_dataset
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.main import main
+from beam_pipeline.sources.inputs import inspect, match_files, plan_units
+from beam_pipeline.sources.mapping import problem_of
+from beam_pipeline.sources.options import COLUMNS, Mapping, ReadOptions, Source, parse_columns
+from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
+from tests.support.helpers import measurements_table
+from tests.support.job_runs import files_of
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ADDRESSES = ["192.0.2.1", "198.51.100.7", "2001:db8::1", "::ffff:203.0.113.9", "2001:db8::2:1"]
+Ping = tuple[int, str, str, float]  # µs, source, destination, RTT in ms or -1
+
+pings = st.lists(
+    st.tuples(
+        st.integers(1_600_000_000_000_000, 1_800_000_000_000_000),
+        st.sampled_from(ADDRESSES),
+        st.sampled_from(ADDRESSES),
+        st.just(-1.0) | st.integers(1, 10**9).map(lambda us: us / 1000),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def iso(time_us: int, form: str = "Z") -> str:
+    time = EPOCH + timedelta(microseconds=time_us)
+    return {
+        "Z": time.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "plain": time.strftime("%Y-%m-%d %H:%M:%S.%f"),
+        "ns": time.strftime("%Y-%m-%dT%H:%M:%S.%f") + "789",
+        "zone": (time + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%S.%f+02:00"),
+    }[form]
+
+
+# --- writers: bytes of pings, and the options with which they are read ----------------------------
+
+Form = tuple[Callable[[list[Ping]], bytes], ReadOptions]
+
+
+def options(columns: str = "", **mapping: Any) -> ReadOptions:
+    return ReadOptions(mapping=Mapping(parse_columns(columns), **mapping))
+
+
+def delimited(delimiter: str, time: str, lost: str, header: bool = True) -> Callable:
+    def write(rows: list[Ping]) -> bytes:
+        out = io.StringIO()
+        writer = csv.writer(out, delimiter=delimiter)
+        if header:
+            writer.writerow(["seq", "event_time", "src_addr", "dst_addr", "rtt"])
+        for number, (at, src, dst, rtt) in enumerate(rows):
+            writer.writerow([number, iso(at, time), src, dst, lost if rtt < 0 else repr(rtt)])
+        return out.getvalue().encode()
+
+    return write
+
+
+def objects(rows: list[Ping]) -> list[dict]:
+    return [
+        {"event_time": iso(at), "src_addr": src, "dst_addr": dst, "rtt": rtt}
+        for at, src, dst, rtt in rows
+    ]
+
+
+def nested(rows: list[Ping]) -> bytes:
+    values = [
+        {"when": {"us": at}, "ends": {"a": src, "b": dst}, "ping.rtt": {"s": rtt / 1e3}, "x": [1]}
+        for at, src, dst, rtt in rows
+    ]
+    return "\n".join(map(json.dumps, values)).encode()
+
+
+def as_table(rows: list[Ping]) -> pa.Table:
+    at, src, dst, rtt = map(list, zip(*rows, strict=True))
+    versions = [6 if ":" in each and "." not in each else 4 for each in dst]
+    types = {"event_time": pa.timestamp("us")}
+    columns = zip(COLUMNS, (at, src, dst, versions, rtt), strict=True)
+    return pa.table({name: pa.array(values, types.get(name)) for name, values in columns})
+
+
+def parquet(change: Callable[[pa.Table], pa.Table] = lambda table: table) -> Callable:
+    def write(rows: list[Ping]) -> bytes:
+        sink = io.BytesIO()
+        pq.write_table(change(as_table(rows)), sink)
+        return sink.getvalue()
+
+    return write
+
+
+def with_type(**columns: Callable[[pa.ChunkedArray], Any]) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        for name, convert in columns.items():
+            table = table.set_column(table.column_names.index(name), name, convert(table[name]))
+        return table
+
+    return change
+
+
+def packed(column: pa.ChunkedArray) -> pa.Array:
+    import ipaddress
+
+    values = [ipaddress.ip_address(each) for each in column.to_pylist()]
+    wide = [v.packed if v.version == 6 else b"\0" * 10 + b"\xff\xff" + v.packed for v in values]
+    return pa.array(wide, pa.binary(16))
+
+
+def arrow(rows: list[Ping]) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, as_table(rows).schema) as writer:
+        writer.write_table(as_table(rows), max_chunksize=7)
+    return sink.getvalue()
+
+
+def wide(rows: list[Ping]) -> bytes:
+    lines = [f"{at / 1e6:.6f} | {src} | {dst} | {rtt!r} | {rtt!r}" for at, src, dst, rtt in rows]
+    return "\n".join(["ts|a|b|ping1|ping2", *lines]).encode()
+
+
+def scamper(rows: list[Ping]) -> bytes:
+    records = []
+    for at, src, dst, rtt in rows:
+        time = {"sec": at // 10**6, "usec": at % 10**6}
+        reply = {"from": dst, "seq": 0, "rtt": rtt, "tx": time}
+        record = {"type": "ping", "version": "0.4", "src": src, "dst": dst, "ping_sent": 1}
+        records.append({**record, "start": time, "responses": [reply] if rtt >= 0 else []})
+    return "\n".join(
+        map(json.dumps, [{"type": "cycle-start", "list_name": "x"}, *records])
+    ).encode()
+
+
+POSITIONS = "event_time=2,src_addr=3,dst_addr=4,rtt=5"
+FORMS: dict[str, Form] = {
+    "comma": (delimited(",", "Z", "-1"), options()),
+    "tab, gzip": (lambda rows: gzip.compress(delimited("\t", "ns", "-5")(rows)), options()),
+    "semicolon, bzip2": (
+        lambda rows: bz2.compress(delimited(";", "plain", "*")(rows)),
+        options(failed=("*",)),
+    ),
+    "no header, zstd": (
+        lambda rows: pa.compress(delimited(",", "zone", "", False)(rows), "zstd", asbytes=True),
+        options(POSITIONS, failed=("null",)),
+    ),
+    "JSON lines": (lambda rows: "\n".join(map(json.dumps, objects(rows))).encode(), options()),
+    "JSON array": (lambda rows: json.dumps(objects(rows), indent=1).encode(), options()),
+    "JSON, pretty": (
+        lambda rows: "\n".join(json.dumps(each, indent=2) for each in objects(rows)).encode(),
+        options(),
+    ),
+    "JSON, joined": (lambda rows: "".join(map(json.dumps, objects(rows))).encode(), options()),
+    "RFC 7464": (
+        lambda rows: "".join(f"\x1e{json.dumps(each)}\n" for each in objects(rows)).encode(),
+        options(),
+    ),
+    "JSON, mixed types": (
+        lambda rows: "\n".join(
+            json.dumps({**each, "rtt": "lost" if each["rtt"] < 0 else each["rtt"]})
+            for each in objects(rows)
+        ).encode(),
+        options(failed=("lost",)),
+    ),
+    "JSON, nested": (
+        nested,
+        options(
+            "event_time=when.us,src_addr=ends.a,dst_addr=ends.b,rtt=ping.rtt.s",
+            time_unit="us",
+            rtt_unit="s",
+        ),
+    ),
+    "Parquet": (parquet(), options()),
+    "Parquet, texts": (
+        parquet(
+            with_type(
+                event_time=lambda c: pa.array([iso(v.value) for v in c]),
+                src_addr=lambda c: c.cast(pa.binary()),
+                ip_version=lambda c: pc.cast(c, pa.string()),
+                rtt=lambda c: pa.array([repr(v) for v in c.to_pylist()]),
+            )
+        ),
+        options(),
+    ),
+    "Parquet, numbers": (
+        parquet(
+            with_type(
+                event_time=lambda c: c.cast(pa.int64()),
+                dst_addr=packed,
+                ip_version=lambda c: c.cast(pa.float64()),
+                rtt=lambda c: pa.array(
+                    [Decimal(repr(v)) for v in c.to_pylist()], pa.decimal128(18, 4)
+                ),
+            )
+        ),
+        options("dst_addr=dst_addr:packed", time_unit="us"),
+    ),
+    "Parquet, no version": (parquet(lambda t: t.drop_columns(["ip_version"])), options()),
+    "Arrow": (arrow, options()),
+    "scamper": (scamper, ReadOptions()),
+}
+
+
+def read(path: Path, how: ReadOptions) -> Iterator[CheckedBatch]:
+    files = [inspect(file, how) for file in match_files([str(path)])]
+    for unit in plan_units(files):
+        for piece in unit.pieces:
+            yield from read_piece(piece, how)
+
+
+def measured(batches: Iterator[CheckedBatch]) -> list[Ping]:
+    found = []
+    for batch in batches:
+        if (block := batch.block) is not None:
+            ends = [(side.hi[side.codes], side.lo[side.codes]) for side in (block.src, block.dst)]
+            columns = [block.event_time, *ends[0], *ends[1], block.rtt]
+            found += zip(*(column.tolist() for column in columns), strict=True)
+    return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("forms")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(rows=pings)
+def test_the_same_pings_in_any_form(form: str, folder: Path, rows: list[Ping]) -> None:
+    (folder / "plain").write_bytes(parquet()(rows))
+    expected = measured(read(folder / "plain", options()))
+    assert len(expected) == len(rows)
+    write, how = FORMS[form]
+    (folder / "form").write_bytes(write(rows))
+    batches = list(read(folder / "form", how))
+    assert measured(iter(batches)) == expected
+    assert sum(batch.num_rows for batch in batches) == len(rows)
+    assert not any(batch.letters for batch in batches)
+
+
+@given(rows=pings, as_list=st.booleans())
+def test_several_rtts_in_a_row(rows: list[Ping], as_list: bool, folder: Path) -> None:
+    (folder / "plain").write_bytes(parquet()([row for row in rows for _ in range(2)]))
+    if as_list:
+        both = with_type(rtt=lambda c: pa.array([[v, v] for v in c.to_pylist()]))
+        (folder / "wide").write_bytes(parquet(both)(rows))
+        how = options()
+    else:
+        (folder / "wide").write_bytes(wide(rows))
+        columns = "event_time=ts,src_addr=a,dst_addr=b,rtt=ping1,ping2"
+        how = options(columns, time_unit="s")
+    assert measured(read(folder / "wide", how)) == measured(read(folder / "plain", options()))
+
+
+@given(rows=pings, data=st.data())
+@pytest.mark.parametrize("form", FORMS)
+def test_a_damaged_file_loses_nothing_silently(
+    form: str, folder: Path, rows: list[Ping], data: st.DataObject
+) -> None:
+    """Cut anywhere, or with a byte changed: every row read is a measurement or a dead letter."""
+    write, how = FORMS[form]
+    content = bytearray(write(rows))
+    at = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        del content[at:]
+    else:
+        content[at] = data.draw(st.integers(0, 255))
+    (folder / "bad").write_bytes(content)
+    try:
+        for batch in read(folder / "bad", how):
+            kept = len(batch.block) if batch.block is not None else 0
+            assert batch.num_rows == kept + len(batch.letters) + batch.num_left_out
+    except (ProbelineError, UnreadableInputError) as error:
+        assert str(folder / "bad") in str(error)
+
+
+def test_shards_of_a_run(tmp_path: Path) -> None:
+    """Through the whole job: CSV in several files, and the Parquet that they were."""
+    table = measurements_table(500, seed=3, num_probes=9)
+    pq.write_table(table, tmp_path / "pings.parquet")
+    for number in range(3):
+        part = table.slice(number * 200, 200).to_pydict()
+        part["event_time"] = [str(each) for each in part["event_time"]]
+        lines = [
+            ",".join(part),
+            *(",".join(map(str, row)) for row in zip(*part.values(), strict=True)),
+        ]
+        (tmp_path / f"{number}.csv").write_text("\n".join(lines))
+    for name, pattern in (("a", "*.csv"), ("b", "pings.parquet")):
+        assert main([f"--input={tmp_path}/{pattern}", f"--output={tmp_path}/{name}"]) == 0
+
+    def shards(name: str) -> dict[str, bytes]:
+        return {path: data for path, data in files_of(tmp_path / name).items() if "shard" in path}
+
+    assert shards("a") == shards("b")
+
+
+# --- rows that cannot be read -------------------------------------------------------------------
+
+HEAD = "event_time,src_addr,dst_addr,rtt"
+GOOD = "2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,1.5"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1", "csv_columns"),
+        (f"{GOOD},7", "csv_columns"),
+        ("2026-13-01T00:00:00Z,192.0.2.1,198.51.100.1,1.5", "event_time_unreadable"),
+        ("1767225600,192.0.2.1,198.51.100.1,1.5", "event_time_unreadable"),
+        (",192.0.2.1,198.51.100.1,1.5", "event_time_null"),
+        ("2026-01-01T00:00:00Z,host.example,198.51.100.1,1.5", "src_addr_invalid"),
+        ("2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,timeout", "rtt_unreadable"),
+        ("2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,", "rtt_null"),
+        ("2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,nan", "rtt_not_finite"),
+    ],
+)
+def test_a_bad_row_of_text(tmp_path: Path, line: str, reason: str) -> None:
+    (tmp_path / "x").write_text("\n".join([HEAD, GOOD, line, GOOD]))
+    batches = list(read(tmp_path / "x", options()))
+    (letter,) = [letter for batch in batches for letter in batch.letters]
+    assert (letter.row, letter.reason) == (1, reason)
+    assert len(measured(iter(batches))) == 2
+    if reason == "rtt_unreadable":  # the value as the file has it
+        assert '"rtt":"timeout"' in letter.value
+
+
+def test_bad_lines_of_json(tmp_path: Path) -> None:
+    good = json.dumps(objects([(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.5)])[0])
+    (tmp_path / "x").write_text("\n".join([good, "[1]", "", "{", good]))
+    batches = list(read(tmp_path / "x", options()))
+    letters = [(each.row, each.reason) for batch in batches for each in batch.letters]
+    assert letters == [(1, "json_not_an_object"), (3, "json_invalid")]
+    assert len(measured(iter(batches))) == 2
+
+
+def test_int96_of_any_year(tmp_path: Path) -> None:
+    times = [datetime(year, 1, 1) for year in (1980, 2026, 2600, 9999)]
+    table = as_table([(0, "192.0.2.1", "192.0.2.2", 1.0)] * 4)
+    table = table.set_column(0, "event_time", pa.array(times, pa.timestamp("us")))
+    pq.write_table(table, tmp_path / "x", use_deprecated_int96_timestamps=True)
+    found = [row[0] for row in measured(read(tmp_path / "x", options()))]
+    assert found == [int((t - datetime(1970, 1, 1)).total_seconds()) * 10**6 for t in times]
+
+
+# --- files of another kind -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"id": "x", "type": "ping", "target": "a", "results": []}', "Globalping"),
+        (b'{"error": {"status": 403}}', "an error of an API"),
+        (b'{"succeeded": true, "roundtrips": []}', "pScheduler"),
+        (b'{"start_time": 1, "synth_addr": "192.0.2.1", "pings": []}', "BigQuery"),
+        (b'{"2": [{"prb_id": 2}]}', "RIPE Atlas results by probe"),
+        (b'{"ts": "2026-01-01", "src_addr": "192.0.2.1"}', "--columns event_time=NAME"),
+        (b"ts,src_addr\n1,2\n", "--columns event_time=NAME"),
+        (b"event_time,src_addr,dst_addr,rtt\n1767225600,a,b,1\n", "--time_unit=s, ms, us or ns"),
+        (b"ORC" + bytes(20), "an ORC file"),
+        (b"\xfd7zXZ\0" + bytes(20), "xz -d"),
+        (b"PK\3\4" + bytes(20), "unzip"),
+        (b"SQLite format 3\0" + bytes(20), "an SQLite database"),
+        (b"\x12\5\0\1" + bytes(20), "sc_warts2json"),
+        (b"# a page\n\nof text\n", "docs/your_data.md"),
+        (b"\x89PNG" + bytes(range(256)), "docs/your_data.md"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "x").write_bytes(content)
+    file = match_files([str(tmp_path / "x")])[0]
+    with pytest.raises(ProbelineError, match=message) as caught:
+        inspect(file, ReadOptions())
+    line = str(caught.value)
+    assert line.startswith(str(tmp_path / "x")) and "\n" not in line
+    assert len(line) <= 500 + len(str(tmp_path))
+    assert inspect(file, ReadOptions(skip_bad_files=True)).problem
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        (b'{"event_time": "2026-01-01"}', "atlas_json"),
+        (b'{"prb_id": 1, "result": []}', "csv"),
+        (b'{"prb_id": 1, "result": []}', "json"),
+        (b"event_time,src_addr\n", "json"),
+        (b"PAR1", "csv"),
+    ],
+)
+def test_a_given_format_is_checked(tmp_path: Path, content: bytes, wanted: Any) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(ProbelineError, match=f"not --input_format={wanted}"):
+        inspect(match_files([str(tmp_path / "x")])[0], ReadOptions(input_format=wanted))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"event_time": pa.int64()}, "a number without a unit: pass --time_unit=s, ms, us or ns"),
+        ({"event_time": pa.date32()}, "must be a timestamp, a number or an ISO 8601 text"),
+        ({"src_addr": pa.uint32()}, "pass --columns src_addr=src_addr:packed"),
+        ({"dst_addr": pa.binary(16)}, "an address as 16 bytes"),
+        ({"ip_version": pa.bool_()}, "must be a number"),
+        ({"rtt": pa.list_(pa.float32())}, None),
+        ({"rtt": pa.null(), "ip_version": pa.string()}, None),
+        ({"src_addr": pa.dictionary(pa.int32(), pa.large_binary())}, None),
+    ],
+)
+def test_types_of_columns(change: dict, problem: str | None) -> None:
+    types = {"event_time": pa.timestamp("ns"), "src_addr": pa.string(), "dst_addr": pa.string()}
+    schema = pa.schema({**types, "ip_version": pa.int8(), "rtt": pa.float32(), **change})
+    found = problem_of(schema, Mapping())
+    assert found is None if problem is None else problem in (found or "")
+
+
+def test_missing_and_duplicate_columns() -> None:
+    schema = as_table([(0, "192.0.2.1", "192.0.2.2", 1.0)]).schema
+    assert "has 2 columns named 'rtt'" in (
+        problem_of(schema.append(schema.field("rtt")), Mapping()) or ""
+    )
+    assert "pass --columns rtt=NAME" in (problem_of(schema.remove(4), Mapping()) or "")
+    many = pa.schema({f"feature_{n}": pa.int8() for n in range(2000)})
+    assert len(problem_of(many, Mapping()) or "") < 500
+
+
+def test_columns_flag() -> None:
+    sources = parse_columns("rtt=p1,p2,src_addr==192.0.2.1,dst_addr=ip:packed")
+    assert sources == (
+        Source(("event_time",)),
+        Source((), "192.0.2.1"),
+        Source(("ip",), None, True),
+        Source(("ip_version",)),
+        Source(("p1", "p2")),
+    )
+    with pytest.raises(UsageError, match="mixes positions and names"):
+        parse_columns("rtt=3,event_time=1")
+
+
+# --- which files ---------------------------------------------------------------------------------
+
+
+def test_hidden_names_and_further_names_are_left_out(tmp_path: Path, capsys) -> None:
+    data = parquet()([(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.0)])
+    for name in ("a", "x/b", "_temporary/0/c", ".ipynb_checkpoints/d", "x/._b", "_SUCCESS"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    os.link(tmp_path / "in/a", tmp_path / "in/hard")
+    (tmp_path / "in/y").symlink_to(tmp_path / "in/x")
+
+    def names(pattern: str) -> list[str]:
+        files = match_files([f"{tmp_path}/in{pattern}"])
+        return [os.path.relpath(file.path, tmp_path / "in") for file in files]
+
+    assert names("/**") == ["a", "x/b"]
+    assert "a file with two names is read once" in capsys.readouterr().err
+    assert names("") == names("/*") == ["a"]
+    assert names("/_temporary/**") == ["_temporary/0/c"]
+    assert names("/*/._b") == ["x/._b"]
+
+
+def test_a_table_with_removed_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "delta/_delta_log").mkdir(parents=True)
+    (tmp_path / "delta/part-0.parquet").write_bytes(b"x")
+    with pytest.raises(UsageError, match=r"is a Delta table.*delta_scan"):
+        match_files([f"{tmp_path}/delta/*.parquet"])
+
+
+def test_values_in_the_path(tmp_path: Path) -> None:
+    rows = [(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.0)]
+    path = tmp_path / "src_addr=2001%3Adb8%3A%3A1/x.parquet"
+    path.parent.mkdir()
+    path.write_bytes(parquet(lambda table: table.drop_columns(["src_addr"]))(rows))
+    (tmp_path / "plain").write_bytes(parquet()([(rows[0][0], "2001:db8::1", *rows[0][2:])]))
+    assert measured(read(path, options())) == measured(read(tmp_path / "plain", options()))
+
+
+# --- a run that kept nothing ------------------------------------------------------------------
+
+
+def run(tmp_path: Path, *flags: str) -> tuple[int, Path]:
+    return main([f"--output={tmp_path}/out", *flags]), tmp_path / "out"
+
+
+def test_a_dead_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    rows = [(1_767_225_600_000_000 + n, "192.0.2.1", "192.0.2.2", 1.0) for n in range(5)]
+    (tmp_path / "good").write_bytes(parquet()(rows))
+    bad = with_type(src_addr=lambda c: pa.array([f"{v}/32" for v in c.to_pylist()]))
+    (tmp_path / "bad").write_bytes(parquet(bad)(rows))
+    code, output = run(tmp_path, f"--input={tmp_path}/good", f"--input={tmp_path}/bad")
+    assert code == 0
+    (warning,) = open_dataset(str(output)).manifest.warnings
+    assert warning.startswith(f"{tmp_path}/bad: all 5 rows are dead letters")
+    assert "192.0.2.1/32" in warning and "without prefix or port" in warning
+    assert warning in capsys.readouterr().out
+    assert warning in (output / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        ("192.0.2.1/32", [], "all 1 rows of 1 files are dead letters (1 src_addr_invalid)"),
+        ("192.0.2.1", ["--since=2026-02-01"], "none of 1 rows is in the sample"),
+        ("", [], "the 1 input files have no rows"),
+    ],
+)
+def test_a_run_that_kept_nothing_fails(
+    tmp_path: Path, capsys, content: str, flags: list[str], message: str
+) -> None:
+    line = f"2026-01-01T00:00:00Z,{content},198.51.100.1,1.5\n" if content else ""
+    (tmp_path / "x.csv").write_text(f"{HEAD}\n{line}")
+    code, output = run(tmp_path, f"--input={tmp_path}/x.csv", *flags)
+    assert code == 1 and message in capsys.readouterr().err
+    assert not (output / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize(
+    ("time_us", "rtt", "message"),
+    [
+        (4_000_000_000_000_000, 10.0, "after tomorrow"),
+        (1_767_225_600_000, 10.0, "before 2000"),
+        (1_767_225_600_000_000, 0.005, "RTTs are under 10 µs"),
+        (1_767_225_600_000_000, 90_000.0, "RTTs are over 60 s"),
+    ],
+)
+def test_a_wrong_unit_is_pointed_out(
+    tmp_path: Path, time_us: int, rtt: float, message: str
+) -> None:
+    (tmp_path / "x").write_bytes(parquet()([(time_us, "192.0.2.1", "192.0.2.2", rtt)]))
+    code, output = run(tmp_path, f"--input={tmp_path}/x")
+    (warning,) = open_dataset(str(output)).manifest.warnings
+    assert code == 0 and message in warning
