@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from beam_pipeline.errors import ProbelineError, UsageError, one_line, printable
 
 # The extra of setup.py that installs each optional package.
-_MAX_ERROR_CHARS = 500
 EXTRA_OF = {
     "apache_beam": "beam",
     "absl": "training",
@@ -48,7 +47,7 @@ def run_command(
     except (ProbelineError, OSError) as error:
         if debug:
             raise
-        print(f"error: {_shortened(printable(one_line(error)))}", file=sys.stderr)
+        print(f"error: {printable(one_line(error))}", file=sys.stderr)
         return failure_code or getattr(error, "exit_code", 1)
     except ModuleNotFoundError as error:
         missing = missing_extra(error)
@@ -56,14 +55,6 @@ def run_command(
             raise
         print(f"error: {missing}", file=sys.stderr)
         return failure_code or missing.exit_code
-
-
-def _shortened(line: str) -> str:
-    """Returns a line cut in the middle: its cause is at the beginning, its cure at the end."""
-    if len(line) <= _MAX_ERROR_CHARS:
-        return line
-    half = _MAX_ERROR_CHARS // 2 - 20
-    return f"{line[:half]} … ({len(line) - 2 * half} characters) … {line[-half:]}"
 
 
 def tidy_up_on_sigterm() -> None:

@@ -177,5 +177,5 @@ def test_fields_come_in_every_order_or_in_one(mixed: Mixed) -> None:
 
 
 def test_a_measurement_without_a_field_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"no src_addr, event_time: give src_addr, event_time"):
+    with pytest.raises(ValueError, match=r"lacks src_addr, event_time: set src_addr, event_time"):
         encode_measurement({"dst_addr": "1.1.1.1", "ip_version": 4, "rtt": 1.0})

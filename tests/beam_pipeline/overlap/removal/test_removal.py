@@ -238,7 +238,11 @@ def test_all_but_changed_texts_is_copied(
     blocks = [data[start:end] for start, end in pairwise(cuts)]
     written: list[bytes] = []
     planned: Any = Planned(texts)
-    assert rewrite_json(blocks, is_array, written.append, planned, Fields()) == len(elements)
+
+    def write(data: bytes | memoryview) -> None:
+        written.append(bytes(data))
+
+    assert rewrite_json(blocks, is_array, write, planned, Fields()) == len(elements)
     assert b"".join(written) == expected
 
 
