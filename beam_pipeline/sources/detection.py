@@ -85,6 +85,13 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
         # Bad lines are dead letters of a file whose format is known or can be guessed.
         return Detected(_guess_by_names(head) if wanted == "auto" else wanted)
     keys = list(dict.fromkeys(key for each in objects for key in each))
+    lacking = _lacking(objects, path, options)
+    if wanted in ("auto", "json") and lacking is None:
+        batch = tables.parse_together(texts)
+        problem = batch and mapping.problem_of(
+            batch.schema, options.mapping, mapping.partitions_of(path)
+        )
+        return Detected("json", problem or None)
     if _ATLAS_FIELDS.intersection(keys):
         return Detected("atlas_json", _not(wanted, "atlas_json", "RIPE Atlas results"))
     if _is_scamper(objects):
@@ -95,16 +102,18 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
             return Detected("json", f"is JSON with the fields {shown}, {name}: {cure}")
     if (problem := _not(wanted, "json", "JSON of another schema")) is not None:
         return Detected("json", f"{problem} (fields {mapping.shortened(keys)})")
-    batch = tables.parse_together(texts)
-    partitions = list(mapping.partitions_of(path))
-    if batch is not None:
-        return Detected("json", mapping.problem_of(batch.schema, options.mapping, partitions))
+    return Detected("json", lacking)
+
+
+def _lacking(objects: Sequence[dict[str, Any]], path: str, options: ReadOptions) -> str | None:
+    """Returns the problem of a column that no object has."""
     for column, source in options.mapping.names.items():
         for name in source.names:
             is_there = any(tables.value_of(each, name) is not None for each in objects)
-            if not is_there and name not in partitions and column != "ip_version":
-                return Detected("json", mapping.missing(column, name, keys))
-    return Detected("json")
+            if not is_there and name not in mapping.partitions_of(path) and column != "ip_version":
+                keys = list(dict.fromkeys(key for each in objects for key in each))
+                return mapping.missing(column, name, keys)
+    return None
 
 
 def _first_objects(head: bytes) -> tuple[list[bytes], list[dict[str, Any]]]:
@@ -199,9 +208,10 @@ def _detect_text(head: bytes, path: str, options: ReadOptions) -> Detected:
         )
     if (problem := _not(wanted, "csv", "delimited text")) is not None:
         return Detected("csv", problem)
-    partitions = list(mapping.partitions_of(path))
     shown = [] if options.anonymize else None  # without a header, the names would be addresses
-    problem = mapping.problem_of(dialect.schema, options.mapping, partitions, shown)
+    problem = mapping.problem_of(
+        dialect.schema, options.mapping, mapping.partitions_of(path), shown
+    )
     return Detected("csv", problem or _time_problem(head, dialect, options))
 
 

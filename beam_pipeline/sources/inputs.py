@@ -189,7 +189,7 @@ def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
         input_format, problem = detection.detect(head, is_compressed, path, options)
         if problem is None and input_format == "arrow":
             with tables.opened_arrow(file) as (schema, _):
-                problem = mapping.problem_of(schema, options.mapping, _partitions(path))
+                problem = mapping.problem_of(schema, options.mapping, mapping.partitions_of(path))
         _refuse(path, problem, options)
         if problem is not None or input_format not in ("parquet", "atlas_bigquery"):
             return MeasurementFile(file, input_format, (), problem)
@@ -202,7 +202,7 @@ def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
     if input_format == "atlas_bigquery":
         problem = atlas.bigquery_schema_problem(schema, options.atlas_source)
     else:
-        problem = mapping.problem_of(schema, options.mapping, _partitions(path))
+        problem = mapping.problem_of(schema, options.mapping, mapping.partitions_of(path))
     _refuse(path, problem, options)
     rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     return MeasurementFile(file, input_format, () if problem else rows, problem)
@@ -211,10 +211,6 @@ def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
 def _refuse(path: str, problem: str | None, options: ReadOptions) -> None:
     if problem is not None and not options.skip_bad_files:
         raise ProbelineError(f"{path} {problem} (--on_bad_file=dead_letter goes on without it)")
-
-
-def _partitions(path: str) -> list[str]:
-    return list(mapping.partitions_of(path))
 
 
 def _head(stream: BinaryIO) -> bytes:

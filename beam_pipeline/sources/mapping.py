@@ -7,7 +7,7 @@ converted column and marked as unreadable; `measurements.check` makes it a dead 
 """
 
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -106,7 +106,7 @@ def partitions_of(path: str) -> dict[str, str]:
 def problem_of(
     schema: pa.Schema,
     mapping: Mapping,
-    partitions: Sequence[str] = (),
+    partitions: Collection[str] = (),
     shown: Sequence[str] | None = None,
 ) -> str | None:
     """Returns one line about the first missing or unsuited column of a table, with a cure.

@@ -342,6 +342,15 @@ def test_a_bad_row_of_text(tmp_path: Path, line: str, reason: str) -> None:
         assert '"rtt":"timeout"' in letter.value
 
 
+def test_columns_of_atlas_results(tmp_path: Path) -> None:
+    """Named columns are read from any JSON, also from what looks like a result of RIPE Atlas."""
+    result = {"prb_id": 1, "timestamp": 1_767_225_600, "from": "192.0.2.1", "dst_addr": "192.0.2.2"}
+    (tmp_path / "x").write_text(json.dumps({**result, "avg": 1.5, "result": [{"rtt": 1.5}] * 3}))
+    how = options("event_time=timestamp,src_addr=from,rtt=avg", time_unit="s")
+    assert len(measured(read(tmp_path / "x", how))) == 1
+    assert len(measured(read(tmp_path / "x", options()))) == 3
+
+
 def test_bad_lines_of_json(tmp_path: Path) -> None:
     good = json.dumps(objects([(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.5)])[0])
     (tmp_path / "x").write_text("\n".join([good, "[1]", "", "{", good]))
