@@ -20,6 +20,12 @@ _JSON_STARTS = (b"{", b"[", b"\x1e")
 _JSON_FORMATS = ("json", "atlas_json", "scamper_json")
 _ATLAS_FIELDS = frozenset(("prb_id", "msm_id", "fw", "result"))
 _DUCKDB = "duckdb -c \"COPY (FROM {reader}) TO 'pings.parquet'\""
+_BINARY = (
+    (b"PAR1", "Parquet", "parquet"),
+    (b"ARROW1", "Arrow IPC", "arrow"),
+    (b"\xff\xff\xff\xff", "Arrow IPC", "arrow"),  # a stream
+)
+BINARY_MAGIC = tuple(magic for magic, _, _ in _BINARY)
 # First bytes, name, and what makes a file of it that can be read.
 _FOREIGN = (
     (b"ORC", "an ORC file", "convert it with pyarrow.orc and pyarrow.parquet"),
@@ -51,11 +57,7 @@ def detect(head: bytes, is_compressed: bool, path: str, options: ReadOptions) ->
         return Detected(wanted)
     if not head.strip():
         return Detected("json" if wanted == "auto" else wanted)  # a file without rows
-    for magic, name, input_format in (
-        (b"PAR1", "Parquet", "parquet"),
-        (b"ARROW1", "Arrow IPC", "arrow"),
-        (b"\xff\xff\xff\xff", "Arrow IPC", "arrow"),
-    ):
+    for magic, name, input_format in _BINARY:
         if head.startswith(magic):
             if is_compressed:
                 return Detected("parquet", f"is {name} within a compressed file: decompress it")

