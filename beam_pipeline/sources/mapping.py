@@ -6,6 +6,7 @@ Text and typed columns give the same values. A value that cannot be read as its 
 converted column and marked as unreadable; `measurements.check` makes it a dead letter.
 """
 
+import contextlib
 import ipaddress
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -21,11 +22,13 @@ from beam_pipeline.sources.options import COLUMNS, Mapping, Source
 _NUMBER_PER_US = {"s": 1e-6, "ms": 1e-3, "us": 1.0, "ns": 1e3}
 _MS_PER_RTT_UNIT = {"s": 1e3, "ms": 1.0, "us": 1e-3}
 _MAX_US = 2.0**63 - 1024
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_ISO = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?"
+# What Arrow casts; a batch without another text is cast as a whole.
+_NUMBER = (
+    r"^(?i)[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|nan(\([a-z0-9_]*\))?|inf|infinity)$"
+)
+_ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?"
 _ZONED = _ISO + r"(Z|[+-]\d\d(:?\d\d)?)$"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-_NAN = ("nan", "NaN", "NAN")
 UNIT_CURE = "pass --time_unit=s, ms, us or ns"
 
 
@@ -343,12 +346,7 @@ def _numbers(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
         if _is_number(column.type):
             return column.cast(pa.float64(), safe=False), _none_bad(column)
         return pa.nulls(len(column), pa.float64()), ~_is_null(column)
-    column = pc.ascii_trim_whitespace(column)
-    is_nan = pc.is_in(column, pa.array(_NAN, column.type))
-    is_number = pc.match_substring_regex(column, _NUMBER)
-    bad = _mask(pc.invert(pc.or_(is_nan, is_number)))
-    numbers = pc.if_else(is_number, column, None).cast(pa.float64())
-    return pc.if_else(is_nan.fill_null(False), np.nan, numbers), bad
+    return _cast_texts(pc.ascii_trim_whitespace(column), pa.float64(), _NUMBER)
 
 
 def _versions(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
@@ -416,6 +414,9 @@ def _times(column: pa.Array, unit: str) -> tuple[pa.Array, np.ndarray]:
 
 def _iso_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Returns ISO 8601 texts as times in µs, by default UTC; further digits are cut."""
+    for dtype in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return column.cast(dtype).cast(pa.timestamp("us")), _none_bad(column)
     column = pc.replace_substring_regex(column, r"(\.\d{6})\d+", r"\1")
     zoned = pc.match_substring_regex(column, _ZONED)
     plain = pc.match_substring_regex(column, _ISO + "$")
@@ -423,6 +424,15 @@ def _iso_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
     as_plain, also_bad = _cast_each(pc.if_else(plain, column, None), pa.timestamp("us"))
     times = pc.coalesce(as_zoned.cast(pa.timestamp("us")), as_plain)
     return times, bad | also_bad | _mask(pc.invert(pc.or_(zoned, plain)))
+
+
+def _cast_texts(column: pa.Array, dtype: pa.DataType, form: str) -> tuple[pa.Array, np.ndarray]:
+    """Casts texts; if some cannot be cast, only those of a form, a regular expression."""
+    with contextlib.suppress(pa.ArrowInvalid):
+        return column.cast(dtype), _none_bad(column)
+    fits = pc.match_substring_regex(column, form)
+    values, bad = _cast_each(pc.if_else(fits, column, None), dtype)
+    return values, bad | _mask(pc.invert(fits))
 
 
 def _cast_each(column: pa.Array, dtype: pa.DataType) -> tuple[pa.Array, np.ndarray]:

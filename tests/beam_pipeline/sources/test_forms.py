@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.main import main
+from beam_pipeline.sources import mapping
 from beam_pipeline.sources.inputs import inspect, match_files, plan_units
 from beam_pipeline.sources.mapping import problem_of
 from beam_pipeline.sources.options import COLUMNS, Mapping, ReadOptions, Source, parse_columns
@@ -353,6 +354,34 @@ def test_columns_of_atlas_results(tmp_path: Path) -> None:
     how = options("event_time=timestamp,src_addr=from,rtt=avg", time_unit="s")
     assert len(measured(read(tmp_path / "x", how))) == 1
     assert len(measured(read(tmp_path / "x", options()))) == 3
+
+
+NUMBERS = """1.5 -1 +1 1e3 1. . .5 inf -INF nan NaN Infinity 0x1p3 1_0 1,5 ١ 1e --1 1e999 nan(1)
+    nan(-) infinite -.5e-3"""
+TIMES = """
+    2026-01-01 2026-01-01T01 2026-01-01T01:02 2026-01-01T01:02:03Z 2026-01-01T01:02:03.1234567
+    2026-01-01T01:02:03+0200 2026-01-01T01:02:03+02 2026-1-1 20260101 2026-01-01T01:02:60
+    2026-01-01T24:00 2026-13-01 2026-01-01T01:02:03. 2026-01-01T01:02:03.1Z 2026-01-01Z
+    2026-01-01T01Z 0000-01-01 9999-12-31T23:59:59 10000-01-01 2026-01-01t01:02:03
+    2026-01-01T01:02:03z 2026-01-01T01:02:03+02:00
+"""
+
+
+@pytest.mark.parametrize(
+    ("read_texts", "texts", "good"),
+    [(mapping._numbers, NUMBERS, "2.5"), (mapping._iso_times, TIMES, "2026-05-05T00:00:00")],
+)
+def test_a_text_does_not_depend_on_its_neighbours(read_texts, texts: str, good: str) -> None:
+    """Batches of good texts are cast at once, others text by text."""
+
+    def value(column: list[str], at: int) -> tuple[str, bool]:
+        values, bad = read_texts(pa.array(column))
+        number = values.cast(pa.float64() if "." in good else pa.int64())[at]
+        return repr(number.as_py()), bool(bad[at])
+
+    for text in texts.split():
+        found = {value([text], 0), value([good, text], 1), value([text, "?"], 0)}
+        assert len(found | {value(["?", good, text], 2)}) == 1, text
 
 
 def test_bad_lines_of_json(tmp_path: Path) -> None:
