@@ -111,7 +111,12 @@ def _run(argv: Sequence[str]) -> int:
     runner.add_choices(parser, "--contenders", CONTENDERS)
     args: argparse.Namespace = parser.parse_args(argv)
     bench = Bench("sources", args, {"size": args.size, "num_probes": args.num_probes})
-    cases = [(form, contender) for form in args.forms for contender in args.contenders]
+    cases = [
+        (form, contender)
+        for form in args.forms
+        for contender in args.contenders
+        if contender == "main" or not form.endswith(".bz2")  # which DuckDB does not read
+    ]
     start_up: dict[tuple[str, str], float] = {}
     for case in cases:
         run = _measured(bench, *case, 0, 100)

@@ -29,6 +29,7 @@ from benchmarks import (
     recall_table,
     sampling,
     scale_table,
+    sources,
 )
 from benchmarks import markdown as md
 from benchmarks import results as results_files
@@ -72,6 +73,7 @@ DOCUMENTS = {
     "recall": Document(Path("docs/overlap_recall.md"), _newest("recall", recall_table.markdown)),
     "sampling": Document(_SAMPLING, _newest("sampling", sampling.markdown)),
     "sampling_planetlab": Document(_SAMPLING, _newest("sampling_planetlab", sampling.markdown)),
+    "sources": Document(Path("docs/your_data.md"), _newest("sources", sources.markdown)),
     "scale": Document(Path("docs/dataflow.md"), _newest("scale", scale_table.markdown)),
 }
 
