@@ -17,7 +17,6 @@ from beam_pipeline.sources.options import COLUMNS, InputFormat, ReadOptions
 HEAD_BYTES = 1 << 16
 _OBJECTS = 20
 _JSON_STARTS = (b"{", b"[", b"\x1e")
-_JSON_FORMATS = ("json", "atlas_json", "scamper_json")
 _ATLAS_FIELDS = frozenset(("prb_id", "msm_id", "fw", "result"))
 _DUCKDB = "duckdb -c \"COPY (FROM {reader}) TO 'pings.parquet'\""
 _BINARY = (

@@ -261,8 +261,12 @@ def _raw_columns(
         rtt = pa.concat_arrays(parts).take(pa.array(order))
         parents = np.repeat(np.arange(batch.num_rows), len(parts))
     elif _is_list(raw["rtt"].type):
-        parents = pc.list_parent_indices(raw["rtt"]).to_numpy().astype(np.int64)
-        rtt = raw["rtt"].flatten()
+        lists = raw["rtt"]
+        # A row without any RTT stays a row: its RTT is null.
+        is_empty = pc.fill_null(pc.equal(pc.list_value_length(lists), 0), True)
+        lists = pc.if_else(is_empty, pa.scalar([None], lists.type), lists)
+        parents = pc.list_parent_indices(lists).to_numpy().astype(np.int64)
+        rtt = lists.flatten()
     else:
         return raw, None
     raw = {name: column.take(pa.array(parents)) for name, column in raw.items() if name != "rtt"}

@@ -384,6 +384,16 @@ def test_a_text_does_not_depend_on_its_neighbours(read_texts, texts: str, good: 
         assert len(found | {value(["?", good, text], 2)}) == 1, text
 
 
+def test_rows_without_rtts_are_dead_letters(tmp_path: Path) -> None:
+    table = as_table([(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.0)] * 4)
+    lists = pa.array([[1.0, 2.0], [], None, [3.0]], pa.list_(pa.float64()))
+    pq.write_table(table.set_column(4, "rtt", lists), tmp_path / "x")
+    batches = list(read(tmp_path / "x", options()))
+    letters = [(each.row, each.reason) for batch in batches for each in batch.letters]
+    assert letters == [(1, "rtt_null"), (2, "rtt_null")]
+    assert [row[-1] for row in measured(iter(batches))] == [1.0, 2.0, 3.0]
+
+
 def test_bad_lines_of_json(tmp_path: Path) -> None:
     good = json.dumps(objects([(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.5)])[0])
     (tmp_path / "x").write_text("\n".join([good, "[1]", "", "{", good]))
