@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import UNSET, UnsetType
 
-from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
 from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources import measurements
+from beam_pipeline.sources.mapping import family_of
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
 from beam_pipeline.storage.lines import DAMAGE, split_lines
 
@@ -173,7 +173,7 @@ class _Columns:
         """Returns all that was added, which came from `num_lines` lines."""
         dst, version = self._dst_codes.encoded(self.dsts), pa.array(self.versions, pa.int8())
         if version.null_count:
-            version = pc.coalesce(version, _family(dst))
+            version = pc.coalesce(version, family_of(dst))
         lines, num_pings = pa.array(self.lines, pa.int64()), pa.array(self.num_pings, pa.int64())
         parents = np.repeat(np.arange(len(lines)), num_pings.to_numpy())
         shared = [_event_times(self.times), self._src_codes.encoded(self.srcs), dst, version]
@@ -430,13 +430,6 @@ def _event_times(seconds: list[int | float | None]) -> pa.Array:
         return pa.array(times, pa.timestamp("us"))
     times = [each if each is None else round(each * _US_PER_S) for each in seconds]
     return pa.array(times, pa.timestamp("us"))
-
-
-def _family(addrs: pa.DictionaryArray) -> pa.Array:
-    """Returns 4 or 6 for each address, null for invalid ones."""
-    _, _, status = addresses.parse(addrs.dictionary)
-    families = pa.array(status, pa.int8(), mask=status < addresses.FAMILY_IPV4)
-    return families.take(addrs.indices)
 
 
 def _repeat(shared: list[pa.Array], parents: np.ndarray, rtt: pa.Array) -> pa.RecordBatch:

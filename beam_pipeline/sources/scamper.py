@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
-from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.dataset.dead_letters import excerpt
 from beam_pipeline.sources.mapping import family_of
 from beam_pipeline.sources.options import COLUMNS
-from beam_pipeline.sources.tables import MAX_OBJECT_BYTES, BadRow, TableBatch, gathered
+from beam_pipeline.sources.tables import (
+    BadRecordError,
+    BadRow,
+    TableBatch,
+    gathered,
+    parse_object,
+)
 from beam_pipeline.storage.matching import FileVersion
 
 _FAILED = -1.0
@@ -31,9 +36,8 @@ def read_json(file: FileVersion) -> Iterator[TableBatch]:
             if text and not text.isspace():
                 try:
                     pings += [(line, *ping) for ping in _parse(text)]
-                except _BadRecordError as error:
-                    shown = text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")
-                    bad.append(BadRow(line, str(error), shown[:MAX_VALUE_CHARS]))
+                except BadRecordError as error:
+                    bad.append(BadRow(line, str(error), excerpt(text)))
         next_row = first + len(records)
         if not pings:
             yield TableBatch(None, np.zeros(0, np.int64), bad, next_row)
@@ -51,25 +55,14 @@ def read_json(file: FileVersion) -> Iterator[TableBatch]:
         yield TableBatch(batch, np.array(lines, np.int64), bad, next_row)
 
 
-class _BadRecordError(Exception):
-    """A record is a dead letter; the message is its reason."""
-
-
 def _parse(text: bytes) -> list[tuple[int | None, str | None, str | None, float | None]]:
     """Returns time in µs, source, destination and RTT of each probe of a record."""
-    if len(text) > MAX_OBJECT_BYTES:
-        raise _BadRecordError("line_too_long")
-    try:
-        record = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        raise _BadRecordError("json_invalid") from None
-    if type(record) is not dict:
-        raise _BadRecordError("json_not_an_object")
+    record = parse_object(text)
     kind = record.get("type")
     if kind in _MARKS:
         return []
     if kind != "ping":
-        raise _BadRecordError("not_a_ping")
+        raise BadRecordError("not_a_ping")
     try:
         start, ends = _time(record["start"]), (_text(record, "src"), _text(record, "dst"))
         replies, silent = record.get("responses", []), record.get("no_responses", [])
@@ -77,7 +70,7 @@ def _parse(text: bytes) -> list[tuple[int | None, str | None, str | None, float 
         num_lost = max(0, record["ping_sent"] - len({each["seq"] for each in replies}))
         lost = [_time(each.get("tx"), start) for each in silent[:num_lost]]
     except (KeyError, TypeError, AttributeError, OverflowError):
-        raise _BadRecordError("wrong_type") from None
+        raise BadRecordError("wrong_type") from None
     lost += [start] * (num_lost - len(lost))
     return found + [(time, *ends, _FAILED) for time in lost]
 

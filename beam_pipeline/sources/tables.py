@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
-from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, excerpt
 from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources.options import Mapping
 from beam_pipeline.storage.files import open_file
@@ -39,6 +39,10 @@ class BadRow(NamedTuple):
     row: int
     reason: str
     text: str
+
+
+class BadRecordError(Exception):
+    """A JSON record is a dead letter; the message is its reason."""
 
 
 class TableBatch(NamedTuple):
@@ -204,20 +208,11 @@ def _parse_each(
     kept: list[int] = []
     objects: list[dict[str, Any]] = []
     for row, text in zip(rows, texts, strict=True):
-        found: Any = None
-        reason = "line_too_long" if len(text) > MAX_OBJECT_BYTES else ""
         try:
-            found = None if reason else orjson.loads(text)
-        except orjson.JSONDecodeError:
-            reason = "json_invalid"
-        if not reason and type(found) is not dict:
-            reason = "json_not_an_object"
-        if reason:
-            shown = text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")[:MAX_VALUE_CHARS]
-            bad.append(BadRow(row, reason, shown))
-        else:
-            objects.append(found)
+            objects.append(parse_object(text))
             kept.append(row)
+        except BadRecordError as error:
+            bad.append(BadRow(row, str(error), excerpt(text)))
     found_values = {name: [value_of(each, name) for each in objects] for name in names}
     columns = {
         name: _as_column(values)
@@ -227,6 +222,19 @@ def _parse_each(
     columns = columns or {"": pa.nulls(len(objects))}
     batch = pa.RecordBatch.from_pydict(columns) if objects else None
     return TableBatch(batch, np.array(kept, np.int64), bad, next_row)
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Returns the object of a record, or raises BadRecordError."""
+    if len(text) > MAX_OBJECT_BYTES:
+        raise BadRecordError("line_too_long")
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise BadRecordError("json_invalid") from None
+    if type(found) is not dict:
+        raise BadRecordError("json_not_an_object")
+    return found
 
 
 def value_of(found: Any, name: str) -> Any:
