@@ -4,6 +4,7 @@ import bz2
 import csv
 import gzip
 import io
+import ipaddress
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -120,8 +121,6 @@ def with_type(**columns: Callable[[pa.ChunkedArray], Any]) -> Callable[[pa.Table
 
 
 def packed(column: pa.ChunkedArray) -> pa.Array:
-    import ipaddress
-
     values = [ipaddress.ip_address(each) for each in column.to_pylist()]
     wide = [v.packed if v.version == 6 else b"\0" * 10 + b"\xff\xff" + v.packed for v in values]
     return pa.array(wide, pa.binary(16))
