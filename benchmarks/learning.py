@@ -130,8 +130,7 @@ def new_run(
     work = bench.args.data_dir
     folder = work / "runs" / f"{name}-{datetime.now(UTC):%Y%m%d%H%M%S}"
     folder.mkdir(parents=True)
-    return folder, [
-        "tiny",
+    arguments = [
         f"network_train_files={rows / 'train'}",
         f"network_cache_dir={work / 'cache'}",
         f"base_output_directory={folder.parent}",
@@ -142,6 +141,9 @@ def new_run(
         *recipe,
         *bench.args.recipe,
     ]
+    # The last value of a key counts.
+    by_key = {argument.partition("=")[0]: argument for argument in arguments}
+    return folder, ["tiny", *by_key.values()]
 
 
 def _relative(text: str, bench: Bench) -> str:

@@ -13,15 +13,16 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, one_line
 
 if TYPE_CHECKING:
     from training.maxtext.feed import Fed
     from training.maxtext.iterators import Connection
+    from training.maxtext.run_config import Arguments
 
 _SIGTERM_CODE = 143  # the exit code that shells give a process ended by SIGTERM
 
@@ -59,18 +60,26 @@ def train(argv: Sequence[str]) -> int:
     require_packages("training.train", "maxtext")
     _quiet_imports()
     from training.maxtext import iterators, run_config
-    from training.maxtext.feed import Fed
 
     arguments = run_config.read(argv)
     if arguments.values["skip_jax_distributed_system"] and arguments.values["enable_checkpointing"]:
         _serve_preemption()
     config = run_config.build(arguments)
     iterators.check_config(config)
+    with run_config.only_trainer(config):
+        return _train(arguments, config)
+
+
+def _train(arguments: "Arguments", config: Any) -> int:
+    from training.maxtext import iterators, run_config
+    from training.maxtext.feed import Fed
+
     run_config.record(arguments, config)
     connection = iterators.connect()
     stages, total, completed = iterators.stages(config), Fed(), 0
     if config.enable_checkpointing:
         completed = iterators.completed_steps(config.checkpoint_dir)
+        iterators.check_checkpoint(config.checkpoint_dir, completed)
     first = completed
     for stage in stages:
         if completed >= stage.end:
@@ -153,6 +162,11 @@ def _run_maxtext(argv: list[str]) -> None:
         # Orbax and Grain wrap our iterator's errors.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ProbelineError):
+            if "RESOURCE_EXHAUSTED" in str(cause):
+                raise ProbelineError(
+                    f"the devices have too little memory: reduce per_device_batch_size or "
+                    f"max_target_length ({one_line(cause)[:200]})"
+                ) from error
             cause = cause.__cause__ or cause.__context__
         if cause is None or cause is error:
             raise

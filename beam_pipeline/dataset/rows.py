@@ -58,6 +58,7 @@ READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)
 # A failed system call in ArrayRecord's reader, such as "open() failed: Too many open files; …".
 _FAILED_CALL = re.compile(r"\w+\(\) failed: (?P<reason>[^;]*)")
 _ERRNOS = {os.strerror(number): number for number in errno.errorcode}
+_SHARD_SUFFIXES = (".arrayrecord", ".tfrecord")
 _MAX_OPEN_SHARDS = 64  # per thread; an open shard takes at least 8 bytes per record
 
 
@@ -117,10 +118,9 @@ class Dataset:
 def dataset_folder(path: str) -> str:
     """Returns the dataset folder, given its path or that of a split, shard or glob of shards."""
     folder = path.rstrip("/")
-    suffixes = (".arrayrecord", ".tfrecord")
-    while any(char in folder for char in "*?[") or folder.endswith(suffixes):
+    while any(char in folder for char in "*?[") or folder.endswith(_SHARD_SUFFIXES):
         # A folder may look like a glob. On `gs://`, shards and globs of them need no request.
-        may_be_folder = is_local(folder) or not folder.endswith(suffixes)
+        may_be_folder = is_local(folder) or not folder.endswith(_SHARD_SUFFIXES)
         if may_be_folder and exists(f"{folder}/{SUCCESS_NAME}"):
             break
         folder = folder.rpartition("/")[0]
@@ -148,6 +148,8 @@ def open_dataset(path: str) -> Dataset:
         dataset.index("train").num_rows
         dataset.rows("train")[0].to_arrow()
     """
+    if path.startswith("file://"):
+        raise UsageError(f"{path}: give a local path without file://")
     folder = dataset_folder(path)
     try:
         data = committed_manifest(folder)
@@ -155,6 +157,8 @@ def open_dataset(path: str) -> Dataset:
         following = f"{folder}/{NEXT_FOLDER}"
         if read_file(f"{following}/{SUCCESS_NAME}") is not None:
             folder = following
+        else:
+            _refuse_other_names(path, folder)
         data = committed_manifest(folder)  # retried: it may just have been moved
     try:
         version = msgspec.json.decode(data, type=dict[str, Any])["format_version"]
@@ -169,6 +173,17 @@ def open_dataset(path: str) -> Dataset:
         f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
         "version that wrote it"
     )
+
+
+def _refuse_other_names(path: str, folder: str) -> None:
+    """Raises UsageError if a path without a dataset is of a file, or has a misplaced pattern."""
+    names = "name the folder of a dataset or of its split, or shards, as rows/train/*.arrayrecord"
+    if is_local(path) and os.path.isfile(path) and not path.endswith(_SHARD_SUFFIXES):
+        raise UsageError(f"{path} is not a finished dataset but a file: {names}")
+    if any(char in os.path.dirname(path) for char in "*?[") and not exists(
+        f"{folder}/{SUCCESS_NAME}"
+    ):
+        raise UsageError(f"{path} has a pattern in the name of a folder: {names}")
 
 
 class Rows(Sequence[ProbeRow]):

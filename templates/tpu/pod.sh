@@ -131,7 +131,7 @@ uv pip check --quiet --python venv/bin/python'
 
 # Sets TRAIN, the arguments of `python -m training.train`. The last value of a repeated key counts.
 train_arguments() {
-  local argument
+  local argument place
   need DATASET OUTPUT RUN_NAME MODEL
   for argument in "$DATASET" "$OUTPUT"; do
     [[ $argument == gs://?*/?* ]] || fail "$argument is not gs://bucket/folder"
@@ -147,7 +147,12 @@ train_arguments() {
     "base_output_directory=$OUTPUT" "run_name=$RUN_NAME"
   )
   [[ -z $CACHE_DIR ]] || TRAIN+=("network_cache_dir=$CACHE_DIR")
-  TRAIN+=("${TRAIN_ARGUMENTS[@]}" "$@")
+  for argument in "${TRAIN_ARGUMENTS[@]}" "$@"; do
+    for place in "${!TRAIN[@]}"; do
+      if [[ ${TRAIN[place]%%=*} == "${argument%%=*}" ]]; then unset "TRAIN[place]"; fi
+    done
+    TRAIN+=("$argument")
+  done
 }
 
 train() {

@@ -73,9 +73,12 @@ class TrainingRun:
             batch = f"per_device_batch_size={GLOBAL_BATCH // hosts}"
             metrics = f"metrics_file={self.folder / f'metrics-{index}.jsonl'}"
             script = [*warm_python(*TRAINING), "-m", "tests.support.maxtext_host", json.dumps(host)]
+            # An argument of this start replaces the run's own.
+            given = [*self._arguments, batch, metrics, *more]
+            arguments = {argument.partition("=")[0]: argument for argument in given}
             processes.append(
                 subprocess.Popen(
-                    [*script, *self._arguments, batch, metrics, *more],
+                    [*script, *arguments.values()],
                     cwd=ROOT,
                     env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
                     stdout=subprocess.PIPE,

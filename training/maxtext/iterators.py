@@ -145,6 +145,17 @@ def completed_steps(checkpoints: epath.PathLike) -> int:
     return 1 + max(ocp.utils.checkpoint_steps(checkpoints), default=-1)
 
 
+def check_checkpoint(checkpoints: epath.PathLike, completed: int) -> None:
+    """Raises ProbelineError if the last checkpoint lacks the data's position; MaxText restarts."""
+    folder = epath.Path(checkpoints) / str(completed - 1)
+    if completed and not any((folder / "iter").glob("process_*.json")):
+        raise ProbelineError(
+            f"{folder} has no position in the data (iter), so the run would repeat data: copy the "
+            f"checkpoint again as a whole, remove it to continue from the one before, or start "
+            f"another run_name with its model, load_full_state_path={folder / 'items'}"
+        )
+
+
 # --- batches ------------------------------------------------------------------------------------
 
 

@@ -6,10 +6,12 @@ config, `record` writes the config next to the checkpoints.
 """
 
 import atexit
+import contextlib
 import difflib
+import fcntl
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,14 +25,25 @@ from maxtext.configs import pyconfig
 from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
 from pydantic.fields import FieldInfo
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import UsageError, explained_os_errors
+from beam_pipeline.storage.files import open_own
 from training.maxtext.curriculum import Stage, rope_base, share_of
 from training.maxtext.iterators import DATA_KEYS, SHARES, NetworkConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-_BASE, _RECORD = "base.yml", "run_config.yml"
+_BASE, _RECORD, _LOCK = "base.yml", "run_config.yml", "train.lock"
 _TOKENS = "network_train_tokens"
 _BASE_FILE = os.path.join(MAXTEXT_CONFIGS_DIR, _BASE)
+
+# The least whole number of each key that MaxText divides by, or that sizes a batch or the model.
+_LEAST = {
+    **dict.fromkeys(("steps", "checkpoint_period", "log_period", "max_num_checkpoints_to_keep"), 1),
+    **dict.fromkeys(("per_device_batch_size", "per_device_batch_size_start"), 1),
+    **dict.fromkeys(("per_device_batch_size_increment", "base_emb_dim", "base_mlp_dim"), 1),
+    **dict.fromkeys(("base_num_query_heads", "base_num_kv_heads", "base_num_decoder_layers"), 1),
+    "eval_per_device_batch_size": 0,  # as per_device_batch_size
+    "head_dim": 4,
+}
 
 # The keys of MaxText's Grain pipeline that affect our batches.
 _GRAIN_KEYS = {
@@ -59,9 +72,13 @@ def read(arguments: Sequence[str]) -> Arguments:
     file = str(CONFIGS / "network.yml")
     if arguments and "=" not in arguments[0]:
         file, arguments = _config_file(arguments[0]), arguments[1:]
+    keys: set[str] = set()
     for argument in arguments:
         if "=" not in argument or argument.startswith("-"):
             raise UsageError(f"{argument!r} is not key=value: write steps=200, without dashes")
+        if (key := argument.partition("=")[0]) in keys:
+            raise UsageError(f"{key} is given more than once: keep one value")
+        keys.add(key)
     try:
         loaded = _load(file)
         values = _merge(loaded, omegaconf.OmegaConf.from_cli(list(arguments)))
@@ -70,6 +87,7 @@ def read(arguments: Sequence[str]) -> Arguments:
     for key in values:
         if not _is_known(key, NetworkConfig.model_fields):
             raise _unknown_key(key)
+    _check_numbers(values)
     if values["dataset_type"] != "network":
         raise UsageError(
             f"dataset_type={values['dataset_type']} is for MaxText's own command, "
@@ -91,6 +109,17 @@ def read(arguments: Sequence[str]) -> Arguments:
         values["base_output_directory"] = os.path.abspath(folder)
         overrides.append(f"base_output_directory={values['base_output_directory']}")
     return Arguments(_written(_changed(loaded)), tuple(overrides), values)
+
+
+def _check_numbers(values: dict[str, Any]) -> None:
+    """Raises UsageError for a number that MaxText fails on, or trains on nothing with."""
+    for key, least in _LEAST.items():
+        try:
+            number = float(values[key])
+        except (KeyError, TypeError, ValueError):
+            continue  # a default of MaxText's; or of a wrong type, which it reports
+        if not (number >= least and number.is_integer()) and (key, number) != ("steps", -1):
+            raise UsageError(f"{key}={values[key]}: it must be a whole number, {least} or more")
 
 
 def _config_file(name: str) -> str:
@@ -189,7 +218,7 @@ def _initialized(argv: list[str]) -> Any:
         key = ".".join(str(part) for part in fault["loc"])
         given = f"{key}={fault['input']!r}: " if key else ""
         raise UsageError(f"{given}{_one_line(fault['msg'])}") from error
-    except (ValueError, TypeError, AssertionError, FileNotFoundError) as error:
+    except (ValueError, TypeError, ArithmeticError, AssertionError, FileNotFoundError) as error:
         raise UsageError(_one_line(error)) from error
     return pyconfig.HyperParameters(config)
 
@@ -218,6 +247,26 @@ def _one_line(message: object) -> str:
 
 
 # --- the record of a run ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def only_trainer(config: Any) -> Iterator[None]:
+    """Locks the folder of a local run, so that two trainers cannot write to it; ends with them."""
+    folder = os.path.join(config.base_output_directory, config.run_name)
+    if jax.process_index() or "://" in folder:
+        yield
+        return
+    with explained_os_errors("write", folder):
+        os.makedirs(folder, exist_ok=True)
+        file = open_own(os.path.join(folder, _LOCK), "ab")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process trains in {folder}: wait for its end, or set another run_name"
+            ) from None
+        yield
 
 
 def record(arguments: Arguments, config: Any) -> None:

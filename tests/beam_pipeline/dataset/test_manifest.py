@@ -259,6 +259,22 @@ def test_pipe_or_device_as_metadata_file(folder: Path, name: str, make: Callable
     assert "not a regular file" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
 
 
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("{}/r*s/train/*.arrayrecord", "has a pattern in the name of a folder"),
+        ("{}/r*s/train", "has a pattern in the name of a folder"),
+        ("{}/rows/train/rows.parquet", "is not a finished dataset but a file"),
+        ("{}/rows/manifest.json", "is not a finished dataset but a file"),
+        ("file://{}/rows", "give a local path without file://"),
+    ],
+)
+def test_name_of_something_other_than_a_dataset(folder: Path, name: str, parts: str) -> None:
+    name = name.format(folder.parent)
+    line = refusal_of(lambda: open_dataset(name))
+    assert line.startswith(name) and parts in line
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_pipe_or_device_as_shard(folder: Path, make: Callable, capsys) -> None:
     (path,) = list(folder.glob("train/train_shard_00000-*"))

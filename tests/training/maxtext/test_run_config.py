@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -92,6 +92,7 @@ def test_tokens_or_steps(tmp_path: Path):
         (["tiny", "qqqqqqqq=1"], ["no key qqqqqqqq", "docs/training.md"]),
         (["tiny", "--steps=3"], ["'--steps=3'", "without dashes"]),
         (["tiny", "steps"], ["'steps' is not key=value"]),
+        (["tiny", "steps=2", "steps=3"], ["steps is given more than once"]),
         (["huge", FILES], ["config 'huge' does not exist", "680m, 95m", "tiny"]),
         (["nowhere.yml", FILES], ["config file nowhere.yml does not exist"]),
         (["tiny", "dataset_type=hf"], ["dataset_type=hf", "dataset_type=network"]),
@@ -102,6 +103,48 @@ def test_tokens_or_steps(tmp_path: Path):
 )
 def test_arguments_that_cannot_be_read(arguments: list[str], parts: list[str]):
     refusal_of(lambda: run_config.read(arguments), *parts, kind=UsageError)
+
+
+@pytest.mark.parametrize("value", ["0", "-2", "0.5", "1.5", "nan", "inf", "1e400"])
+def test_numbers_that_maxtext_fails_on_or_trains_on_nothing_with(value: str):
+    """MaxText takes int(devices * per_device_batch_size) crops, on one device 0 of half a crop."""
+    for key in run_config._LEAST:
+        if (key, value) != ("eval_per_device_batch_size", "0"):
+            given = ["tiny", FILES, *PLACE, f"{key}={value}"]
+            refusal_of(lambda: run_config.read(given), key, "whole number", kind=UsageError)  # noqa: B023
+
+
+def test_a_run_has_one_trainer(tmp_path: Path):
+    config: Any = SimpleNamespace(base_output_directory=str(tmp_path), run_name="test")
+    with run_config.only_trainer(config):
+        second = run_config.only_trainer(config)
+        refusal_of(second.__enter__, f"another process trains in {tmp_path / 'test'}", "run_name")
+    with run_config.only_trainer(config):  # the file stays, its lock does not
+        pass
+
+
+def test_a_checkpoint_without_the_position_in_the_data_is_refused(tmp_path: Path):
+    iterators.check_checkpoint(tmp_path, 0)
+    (tmp_path / "19" / "iter").mkdir(parents=True)
+    parts = [str(tmp_path / "19"), "(iter)", f"load_full_state_path={tmp_path / '19' / 'items'}"]
+    refusal_of(lambda: iterators.check_checkpoint(tmp_path, 20), *parts)
+    (tmp_path / "19" / "iter" / "process_0-of-1.json").touch()
+    iterators.check_checkpoint(tmp_path, 20)
+
+
+def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    from maxtext.trainers.pre_train import train as maxtext_train
+
+    from training import train
+
+    def fail(_: list[str]) -> None:
+        try:
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 498 bytes.")
+        except RuntimeError as error:
+            raise ValueError("Checkpointing failed.") from error
+
+    monkeypatch.setattr(maxtext_train, "main", fail)
+    refusal_of(lambda: train._run_maxtext([]), "reduce per_device_batch_size", "498 bytes")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +334,7 @@ def test_the_config_of_a_stage_ends_with_it():
     tokens, shares, bases = set(), [], []
     for stage in stages:
         overrides = run_config.overrides_of(config, stage)
-        own = run_config.build(run_config.read([*given, *overrides]))
+        own = run_config._initialized(arguments.argv(*overrides))
         assert iterators.stage_of(own) == stage
         assert own.learning_rate_schedule_steps == 9
         tokens.add(own.max_target_length * own.per_device_batch_size)
