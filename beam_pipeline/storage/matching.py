@@ -137,7 +137,7 @@ def file_versions(paths: Sequence[str]) -> list[FileVersion]:
         for path, info in gcs.list_objects(f"{folder}/", recursive=False).items():
             found[path] = FileVersion(path, info.num_bytes, info.generation)
     for path in paths:
-        if is_local(path):
+        if is_local(path) and os.path.lexists(path):
             with explained_os_errors("read", path):
                 found[path] = _local_version(path)
         elif path not in found:
