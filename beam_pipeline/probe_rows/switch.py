@@ -94,13 +94,13 @@ def _faults(moves: Collection[Move]) -> Iterator[tuple[str, str]]:
     with ThreadPoolExecutor(REQUESTS_AT_A_TIME) as pool:
         contents = pool.map(_content, places, [infos[move.source] for move in moves])
         for move, content in zip(moves, contents, strict=True):
-            if content is None:
-                yield move.source, "is missing"
-            elif content != move[2:]:
-                found, wanted = (
-                    f"{size} bytes, CRC {crc:08x}" for size, crc in (content, move[2:])
-                )
-                yield move.source, f"has {found}, but the manifest beside it says {wanted}"
+            if content == move[2:]:
+                continue
+            fault = "is missing"
+            if content is not None and move not in gone:
+                found, said = (f"{size} bytes, CRC {crc:08x}" for size, crc in (content, move[2:]))
+                fault = f"has {found}, but the manifest beside it says {said}"
+            yield move.source, fault
 
 
 def _content(path: str, info: FileInfo | None) -> tuple[int, int] | None:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.manifest import MANIFEST_NAME, SPLITS, wrong_sums
 from beam_pipeline.dataset.row_codec import decode_record
-from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, open_dataset, read_shard
+from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, open_whole, read_shard
 from beam_pipeline.dataset.sorted_run import WIDE, join
-from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.sources.inputs import MeasurementFile, Piece, StoredShard
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from beam_pipeline.sources.options import COLUMNS
@@ -39,13 +39,7 @@ def is_dataset(path: str) -> bool:
 
 def open_input(path: str) -> Dataset:
     """Opens a dataset named by --input; UsageError if the path is only a part of one."""
-    dataset = open_dataset(path)
-    if dataset.path != (path.rstrip("/") or "."):
-        raise UsageError(
-            f"--input={path} is part of a dataset, which can only be read as a whole: give its "
-            f"folder, {dataset.path}"
-        )
-    return dataset
+    return open_whole(path, f"--input={path}")
 
 
 def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[MeasurementFile]:
