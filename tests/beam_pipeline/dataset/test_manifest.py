@@ -24,7 +24,7 @@ from beam_pipeline.dataset.manifest import (
     Split,
     write_success,
 )
-from beam_pipeline.dataset.rows import BadRowError, dataset_folder, open_dataset
+from beam_pipeline.dataset.rows import dataset_folder, open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.storage.files import checksum_text, crc32c
@@ -285,7 +285,7 @@ def test_pipe_or_device_as_shard(folder: Path, make: Callable, capsys) -> None:
     path.unlink()
     make(path)
     rows = open_dataset(str(folder)).rows("train")
-    with pytest.raises(BadRowError, match="missing or not a regular file"):
+    with pytest.raises(ProbelineError, match="missing or not a regular file"):
         rows[0]
     assert verify.main([str(folder)]) == 1
     assert "it is not a regular file" in capsys.readouterr().out
