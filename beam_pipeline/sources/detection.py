@@ -25,9 +25,13 @@ _BINARY = (
     (b"\xff\xff\xff\xff", "Arrow IPC", "arrow"),  # a stream
 )
 BINARY_MAGIC = tuple(magic for magic, _, _ in _BINARY)
+_ORC = (
+    'python -c "from pyarrow import orc, parquet; '
+    "parquet.write_table(orc.read_table('FILE'), 'pings.parquet')\""
+)
 # First bytes, name, and what makes a file of it that can be read.
 _FOREIGN = (
-    (b"ORC", "an ORC file", "convert it with pyarrow.orc and pyarrow.parquet"),
+    (b"ORC", "an ORC file", _ORC),
     (b"Obj\x01", "an Avro file", _DUCKDB.format(reader="read_avro('FILE')")),
     (b"SQLite format 3\0", "an SQLite database", _DUCKDB.format(reader="sqlite_scan('FILE', 'T')")),
     (b"\xfd7zXZ\0", "compressed with xz", "decompress it (xz -d) or compress it with zstd"),

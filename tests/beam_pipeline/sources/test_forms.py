@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import orc
 
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
@@ -289,6 +293,18 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, messa
     assert inspect(file, ReadOptions(skip_bad_files=True)).problem
 
 
+def test_orc_is_converted_by_the_command_of_its_error(tmp_path: Path) -> None:
+    table = as_table([(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.5)])
+    orc.write_table(table, tmp_path / "x")
+    with pytest.raises(ProbelineError) as caught:
+        inspect(match_files([str(tmp_path / "x")])[0], ReadOptions())
+    command = re.search('python -c ".*"', str(caught.value))
+    assert command
+    text = command[0].replace("python", sys.executable, 1).replace("FILE", "x")
+    subprocess.run(text, shell=True, cwd=tmp_path, check=True)
+    assert len(measured(read(tmp_path / "pings.parquet", options()))) == 1
+
+
 @pytest.mark.parametrize(
     ("content", "wanted"),
     [
@@ -371,11 +387,34 @@ def test_hidden_names_and_further_names_are_left_out(tmp_path: Path, capsys) -> 
     assert names("/*/._b") == ["x/._b"]
 
 
-def test_a_table_with_removed_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "delta/_delta_log").mkdir(parents=True)
-    (tmp_path / "delta/part-0.parquet").write_bytes(b"x")
-    with pytest.raises(UsageError, match=r"is a Delta table.*delta_scan"):
-        match_files([f"{tmp_path}/delta/*.parquet"])
+@pytest.mark.parametrize(
+    ("mark", "pattern"),
+    [
+        ("_delta_log/0.json", ""),
+        ("_delta_log/0.json", "/*.parquet"),
+        ("_delta_log/0.json", "/day=1/*.parquet"),
+        ("_delta_log/0.json", "/../**/*.parquet"),
+        ("_delta_log/0.json", "/../t*/day=*/*"),
+        ("metadata/v1.metadata.json", ""),
+        ("metadata/version-hint.text", "/data/**/*.parquet"),
+        ("metadata/v1.metadata.json", "/data/day=1/"),
+    ],
+)
+def test_a_table_with_removed_files_is_refused(tmp_path: Path, mark: str, pattern: str) -> None:
+    files = [
+        mark,
+        "part-0.parquet",
+        "day=1/x.parquet",
+        "data/day=1/x.parquet",
+        "../other/x.parquet",
+    ]
+    for path in [tmp_path / "in/table" / name for name in files]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    kind = "Delta" if "delta" in mark else "Iceberg"
+    with pytest.raises(UsageError, match=rf"table is a {kind} table.*{kind.lower()}_scan"):
+        match_files([f"{tmp_path}/in/table{pattern}"])
+    assert len(match_files([f"{tmp_path}/in/*/x.parquet"])) == 1  # reaches no file of the table
 
 
 def test_values_in_the_path(tmp_path: Path) -> None:
