@@ -24,7 +24,9 @@ from beam_pipeline.sources.inputs import inspect, match_files
 from beam_pipeline.sources.mapping import problem_of
 from beam_pipeline.sources.options import Mapping, ReadOptions, Source, parse_columns
 from beam_pipeline.sources.reading import UnreadableInputError
+from tests.support.engines import Gcs
 from tests.support.forms import (
+    ADDRESSES,
     FORMS,
     SRC,
     Form,
@@ -63,6 +65,20 @@ def test_the_same_pings_in_any_form(form: str, folder: Path, rows: list[Ping]) -
     assert measured(iter(batches)) == expected
     assert sum(batch.num_rows for batch in batches) == len(rows)
     assert not any(batch.letters for batch in batches)
+
+
+def test_any_form_on_gcs(gcs: Gcs, tmp_path: Path) -> None:
+    rows = [(1_767_225_600_000_000 + n, SRC, ADDRESSES[n % 5], n - 0.5) for n in range(20)]
+    (tmp_path / "plain").write_bytes(parquet()(rows))
+    expected = measured(read(tmp_path / "plain", options()))
+    forms = {**FORMS, "fping": FPING}
+    for name, (write, _) in forms.items():
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "x").write_bytes(write(rows))
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path / "in", f"{bucket}/in")
+    for name, (_, how) in forms.items():
+        assert measured(read(f"{bucket}/in/{name}/*", how)) == expected, name
 
 
 @given(rows=pings)
@@ -168,10 +184,11 @@ def test_a_bad_row_of_text(tmp_path: Path, line: str, reason: str) -> None:
         assert '"rtt":"timeout"' in letter.value
 
 
-@pytest.mark.parametrize("blank", ["\n", "\r\n\n  \n", "\ufeff\n\t\n"])
-def test_blank_lines_before_the_header(tmp_path: Path, blank: str) -> None:
-    content = "\n".join([HEAD, GOOD, "", "x", "", GOOD])
-    (tmp_path / "x").write_text(blank + content)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("blank", ["", "\n", "\n\n  \n", "\ufeff\n\t\n"])
+def test_blank_lines_of_text(tmp_path: Path, blank: str, end: str) -> None:
+    content = blank + "\n".join([HEAD, GOOD, "", "x", "", GOOD])
+    (tmp_path / "x").write_bytes(content.replace("\n", end).encode())
     batches = list(read(tmp_path / "x", options()))
     letters = [(each.row, each.reason) for batch in batches for each in batch.letters]
     assert letters == [(1, "csv_columns")]
