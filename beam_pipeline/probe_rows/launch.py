@@ -135,6 +135,8 @@ def sort_inputs(options: Options) -> Inputs:
         return Inputs([stored_rows.open_input(path) for path in paths], [])
     if options.input_format != "auto":
         return Inputs([], list(options.input))
+    for path in filter(stored_rows.is_part, paths):
+        stored_rows.open_input(path)  # refuses it
     folders = list(filter(stored_rows.is_dataset, paths))
     patterns = [path for path in options.input if path.rstrip("/") not in folders]
     return Inputs([stored_rows.open_input(path) for path in folders], patterns)

@@ -5,6 +5,7 @@ the number of records after. Damage ends the job regardless of --on_bad_file, si
 new copy of the dataset.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -35,6 +36,12 @@ def is_dataset(path: str) -> bool:
         return False
     manifest = read_file(f"{path.rstrip('/')}/{MANIFEST_NAME}")
     return manifest is not None and b'"format_version"' in manifest
+
+
+def is_part(path: str) -> bool:
+    """Returns whether a path is a split of a dataset, or files in it."""
+    inside = re.fullmatch(rf"(.+)/({'|'.join(SPLITS)})(/[^/]*)?/?", path)
+    return inside is not None and is_dataset(inside[1])
 
 
 def open_input(path: str) -> Dataset:

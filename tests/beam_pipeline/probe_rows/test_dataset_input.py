@@ -106,7 +106,7 @@ def test_only_whole_datasets_are_taken(
     if not (folder / "unfinished").exists():
         shutil.copytree(part, folder / "unfinished")
         (folder / "unfinished" / "_SUCCESS").unlink()
-    formats = ["probe_rows", "auto"] if given == "unfinished" else ["probe_rows"]
+    formats = ["probe_rows", "auto"] if given in ("unfinished", "part/train") else ["probe_rows"]
     for input_format in formats:
         output = folder / "refused"
         flags = [f"--input={folder / given}", f"--output={output}"]
