@@ -31,11 +31,17 @@ _FOREIGN = (
     (b"Obj\x01", "an Avro file", _DUCKDB.format(reader="read_avro('FILE')")),
     (b"SQLite format 3\0", "an SQLite database", _DUCKDB.format(reader="sqlite_scan('FILE', 'T')")),
     (b"\xfd7zXZ\0", "compressed with xz", "decompress it (xz -d) or compress it with zstd"),
+    (b"PING ", "a log of ping", "convert it with the awk command of docs/your_data.md"),
     (b"PK\x03\x04", "a zip archive", "unpack it (unzip)"),
     (b"\x12\x05", "a warts file", "convert it: sc_warts2json FILE > FILE.json"),
     (b"\xff\xfe", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
     (b"\xfe\xff", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
 )  # fmt: skip
+_FPING_KINDS = ("resp", "timeout", "summary", "vSum", "intSum", "warning")
+_FPING_CURES = {
+    "event_time": "run fping with -D, or pass --columns event_time==TIME",
+    "src_addr": "pass --columns src_addr==ADDRESS, that of the host that ran fping",
+}
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
@@ -97,23 +103,27 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
         return Detected("atlas_json", _not(wanted, "atlas_json", "RIPE Atlas results"))
     if _is_scamper(objects):
         return Detected("scamper_json", _not(wanted, "scamper_json", "scamper's ping records"))
+    if _is_fping(objects):
+        problem = _not(wanted, "fping_json", "pings of fping")
+        return Detected("fping_json", problem or _fping_problem(objects, path, options))
     for name, cure, holds in _LOOK_ALIKES:
         if holds(objects):
             shown = mapping.shortened(keys)
             return Detected("json", f"is JSON with the fields {shown}, {name}: {cure}")
     if (problem := _not(wanted, "json", "JSON of another schema")) is not None:
         return Detected("json", f"{problem} (fields {mapping.shortened(keys)})")
-    return Detected("json", lacking)
+    return Detected("json", mapping.missing(*lacking, keys) if lacking else None)
 
 
-def _lacking(objects: Sequence[dict[str, Any]], path: str, options: ReadOptions) -> str | None:
-    """Returns the problem of a column that no object has."""
+def _lacking(
+    objects: Sequence[dict[str, Any]], path: str, options: ReadOptions
+) -> tuple[str, str] | None:
+    """Returns the first column that no object has, and its name there."""
     for column, source in options.mapping.names.items():
         for name in source.names:
-            is_there = any(tables.value_of(each, name) is not None for each in objects)
+            is_there = any(mapping.find_value(each, name) is not None for each in objects)
             if not is_there and name not in mapping.partitions_of(path) and column != "ip_version":
-                keys = list(dict.fromkeys(key for each in objects for key in each))
-                return mapping.missing(column, name, keys)
+                return column, name
     return None
 
 
@@ -147,6 +157,33 @@ def _is_scamper(objects: Sequence[dict[str, Any]]) -> bool:
     kinds = {each.get("type") for each in objects}
     fields = {key for each in objects for key in each}
     return bool(kinds & {"ping", "cycle-start"}) and bool(fields & {"ping_sent", "list_name"})
+
+
+def _is_fping(objects: Sequence[dict[str, Any]]) -> bool:
+    found = [(kind, value) for each in objects for kind, value in each.items() if len(each) == 1]
+    return any(kind in _FPING_KINDS and type(v) is dict and "host" in v for kind, v in found)
+
+
+def _fping_problem(
+    objects: Sequence[dict[str, Any]], path: str, options: ReadOptions
+) -> str | None:
+    _, found, _ = tables.parse_records(enumerate(map(orjson.dumps, objects)), tables.parse_fping)
+    pings: list[dict[str, Any]] = [
+        dict(zip(tables.FPING_COLUMNS, values, strict=True)) for values in found
+    ]
+    if not pings and not any("warning" in each for each in objects):
+        return "has only fping's summaries: run fping -J -D without -q or -Q"
+    if pings and (lacking := _lacking(pings, path, options)) is not None:
+        column, name = lacking
+        if column == name in _FPING_CURES:
+            return f"holds pings of fping, without {column}: {_FPING_CURES[column]}"
+        return mapping.missing(column, name, tables.FPING_COLUMNS)
+    times = [
+        str(ping[name]) for name in options.mapping.names["event_time"].names for ping in pings
+    ]
+    if times and not options.mapping.time_unit and not _NUMBER.fullmatch(times[0]):
+        return f"has times such as {times[0]}, not seconds: pass --time_unit=iso"
+    return None
 
 
 def _any_has(*names: str) -> Any:
@@ -221,7 +258,7 @@ def _time_problem(head: bytes, dialect: tables.Dialect, options: ReadOptions) ->
     names = options.mapping.names["event_time"].names
     if options.mapping.time_unit or not names or names[0] not in dialect.names:
         return None
-    lines = head.decode("utf-8", "replace").splitlines()[dialect.has_header : _OBJECTS]
+    lines = head.decode("utf-8", "replace").splitlines()[dialect.num_skipped :][:_OBJECTS]
     index = dialect.names.index(names[0])
     rows = csv.reader(filter(str.strip, lines), delimiter=dialect.delimiter)
     times = [row[index].strip() for row in rows if len(row) > index]

@@ -9,7 +9,7 @@ converted column and marked as unreadable; `measurements.check` makes it a dead 
 import contextlib
 import ipaddress
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -30,6 +30,7 @@ _NUMBER = (
 _ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?"
 _ZONED = _ISO + r"(Z|[+-]\d\d(:?\d\d)?)$"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_NO_CHILD = (KeyError, TypeError, AttributeError, pa.ArrowInvalid)
 UNIT_CURE = "pass --time_unit=s, ms, us or ns"
 
 
@@ -69,37 +70,36 @@ def _value_type(dtype: pa.DataType) -> pa.DataType:
 
 def find_type(schema: pa.Schema, name: str) -> pa.DataType | None:
     """Returns the type of a column, or of a nested field by its dotted name; None if missing."""
-    if schema.get_field_index(name) >= 0:
-        return schema.field(name).type
-    head, _, rest = name.partition(".")
-    while rest:
-        index = schema.get_field_index(head)
-        if index >= 0 and pa.types.is_struct(dtype := schema.field(index).type):
-            return find_type(pa.schema(list(dtype)), rest)
-        more, _, rest = rest.partition(".")
-        head = f"{head}.{more}"
-    return None
+    return _find(schema, name, lambda parent, head: parent.field(head).type)
 
 
 def find_column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     """Returns a column, or a nested field by its dotted name; None if it is missing."""
-    if batch.schema.get_field_index(name) >= 0:
-        return batch.column(name)
-    head, _, rest = name.partition(".")
-    while rest:
-        index = batch.schema.get_field_index(head)
-        if index >= 0 and pa.types.is_struct(batch.column(index).type):
-            fields = pa.RecordBatch.from_struct_array(_with_nulls(batch.column(index)))
-            return find_column(fields, rest)
-        more, _, rest = rest.partition(".")
-        head = f"{head}.{more}"
+    return _find(batch, name, _child)
+
+
+def find_value(record: dict[str, Any], name: str) -> Any:
+    """Returns the value of a name, or of a nested field by its dotted name; None if missing."""
+    return _find(record, name, lambda parent, head: parent[head])
+
+
+def _find(parent: Any, name: str, child: Callable[[Any, str], Any]) -> Any:
+    """Returns a child, or one within a child of which the name up to a dot is the name; or None."""
+    with contextlib.suppress(*_NO_CHILD):
+        return child(parent, name)
+    for dot in (at for at, char in enumerate(name) if char == "."):
+        with contextlib.suppress(*_NO_CHILD):
+            inner = child(parent, name[:dot])
+            if (found := _find(inner, name[dot + 1 :], child)) is not None:
+                return found
     return None
 
 
-def _with_nulls(column: pa.StructArray) -> pa.StructArray:
-    """Returns structs whose fields are null where the struct is."""
-    fields = [pc.struct_field(column, [i]) for i in range(column.type.num_fields)]
-    return pa.StructArray.from_arrays(fields, fields=list(column.type))
+def _child(parent: pa.RecordBatch | pa.StructArray, name: str) -> pa.Array:
+    """Returns a column, or a field that is null where its struct is."""
+    if isinstance(parent, pa.RecordBatch):
+        return parent.column(name)
+    return pc.struct_field(parent, [parent.type.get_field_index(name)])
 
 
 def partitions_of(path: str) -> dict[str, str]:

@@ -11,11 +11,12 @@ from beam_pipeline.sources.anonymize_key import KeyReference
 
 COLUMNS = ("event_time", "src_addr", "dst_addr", "ip_version", "rtt")
 InputFormat = Literal[
-    "parquet", "arrow", "csv", "json", "atlas_json", "atlas_bigquery", "scamper_json", "probe_rows"
-]
+    "parquet", "arrow", "csv", "json", "atlas_json", "atlas_bigquery", "scamper_json", "fping_json",
+    "probe_rows",
+]  # fmt: skip
 INPUT_FORMATS: tuple[InputFormat, ...] = get_args(InputFormat)
 # Formats of columns with names that --columns changes; the others have their own fields.
-TABLES: tuple[InputFormat, ...] = ("parquet", "arrow", "csv", "json")
+TABLES: tuple[InputFormat, ...] = ("parquet", "arrow", "csv", "json", "fping_json")
 TimeUnit = Literal["", "s", "ms", "us", "ns", "iso"]
 TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
 RttUnit = Literal["s", "ms", "us"]

@@ -141,6 +141,7 @@ def _checked_batches(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatc
         "csv": partial(_read_table, tables.read_csv),
         "json": partial(_read_table, tables.read_json),
         "scamper_json": _read_scamper,
+        "fping_json": _read_fping,
         "atlas_json": _read_atlas_json,
         "atlas_bigquery": _read_atlas_bigquery,
     }
@@ -211,6 +212,13 @@ def _read_table(
 def _read_scamper(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     for batch, rows, bad_rows, next_row in scamper.read_json(piece.file):
         yield RawBatch(batch, rows, next_row, _bad_rows(piece, bad_rows, options))
+
+
+def _read_fping(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
+    mapping = options.mapping
+    if mapping.names["event_time"].names:  # not a constant
+        mapping = replace(mapping, time_unit=mapping.time_unit or "s")
+    return _read_table(tables.read_fping, piece, replace(options, mapping=mapping))
 
 
 def _bad_rows(piece: Piece, rows: Sequence[BadRow], options: ReadOptions) -> list[DeadLetter]:

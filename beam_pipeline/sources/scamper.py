@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset.dead_letters import excerpt
 from beam_pipeline.sources.mapping import family_of
 from beam_pipeline.sources.options import COLUMNS
 from beam_pipeline.sources.tables import (
     BadRecordError,
-    BadRow,
     TableBatch,
     gathered,
-    parse_object,
+    parse_records,
 )
 from beam_pipeline.storage.matching import FileVersion
 
@@ -30,19 +28,12 @@ _MARKS = ("cycle-start", "cycle-stop")  # records without measurements, of scamp
 def read_json(file: FileVersion) -> Iterator[TableBatch]:
     """Yields measurements, with the columns of COLUMNS; lines are counted from 0."""
     for first, records in gathered(file):
-        bad: list[BadRow] = []
-        pings: list[tuple[int, int | None, str | None, str | None, float | None]] = []
-        for line, text in enumerate(records, first):
-            if text and not text.isspace():
-                try:
-                    pings += [(line, *ping) for ping in _parse(text)]
-                except BadRecordError as error:
-                    bad.append(BadRow(line, str(error), excerpt(text)))
+        lines, pings, bad = parse_records(enumerate(records, first), _parse)
         next_row = first + len(records)
         if not pings:
             yield TableBatch(None, np.zeros(0, np.int64), bad, next_row)
             continue
-        lines, times, srcs, dsts, rtts = zip(*pings, strict=True)
+        times, srcs, dsts, rtts = zip(*pings, strict=True)
         src, dst = (pa.array(each, pa.string()).dictionary_encode() for each in (srcs, dsts))
         columns = [
             pa.array(times, pa.timestamp("us")),
@@ -55,9 +46,10 @@ def read_json(file: FileVersion) -> Iterator[TableBatch]:
         yield TableBatch(batch, np.array(lines, np.int64), bad, next_row)
 
 
-def _parse(text: bytes) -> list[tuple[int | None, str | None, str | None, float | None]]:
+def _parse(
+    record: dict[str, Any],
+) -> list[tuple[int | None, str | None, str | None, float | None]]:
     """Returns time in µs, source, destination and RTT of each probe of a record."""
-    record = parse_object(text)
     kind = record.get("type")
     if kind in _MARKS:
         return []

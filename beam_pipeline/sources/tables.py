@@ -3,13 +3,14 @@
   delimited text, by pyarrow: every column is text; a row with too many or too few values is bad
   JSON objects, as lines, an array or one after the other, by pyarrow: types as Arrow infers them;
     a block with a bad object, or with values of several types, is read object by object, as text
+  lines of `fping -J`: a row of each reply and timeout
   Arrow IPC files
 
 Parquet is read in `reading`, which skips row groups and bounds memory.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, BinaryIO, NamedTuple
@@ -23,6 +24,7 @@ import pyarrow.json as pa_json
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, excerpt
 from beam_pipeline.documents.json_records import ArrayError, split_objects
+from beam_pipeline.sources.mapping import find_value
 from beam_pipeline.sources.options import Mapping
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.lines import DAMAGE, decompressed, read_blocks
@@ -31,6 +33,7 @@ from beam_pipeline.storage.matching import FileVersion
 MAX_OBJECT_BYTES = 1 << 20
 _BLOCK_BYTES = 8 << 20
 _DELIMITERS = ",\t;|"
+FPING_COLUMNS = ("event_time", "dst_addr", "rtt")
 
 
 class BadRow(NamedTuple):
@@ -69,7 +72,7 @@ class Dialect(NamedTuple):
 
     delimiter: str
     names: tuple[str, ...]  # of all columns: from the header, or "1", "2", … without one
-    has_header: bool
+    num_skipped: int  # lines before the rows: blank ones, and the header
 
     @property
     def schema(self) -> pa.Schema:
@@ -77,8 +80,13 @@ class Dialect(NamedTuple):
 
 
 def find_dialect(head: bytes, mapping: Mapping) -> Dialect:
-    """Returns the delimiter that finds the most wanted columns in the first line of a file."""
-    line = next((line for line in head.decode("utf-8", "replace").splitlines() if line.strip()), "")
+    """Returns the delimiter that finds the most wanted columns in the first line of a file.
+
+    Blank lines before it do not count.
+    """
+    lines = head.splitlines()
+    num_blank = next((number for number, line in enumerate(lines) if line.strip()), len(lines))
+    line = b"".join(lines[num_blank : num_blank + 1]).decode("utf-8", "replace")
     wanted = {name for source in mapping.sources for name in source.names}
 
     def split(delimiter: str) -> tuple[str, ...]:
@@ -92,7 +100,7 @@ def find_dialect(head: bytes, mapping: Mapping) -> Dialect:
         return len(wanted.intersection(names)), len(names)
 
     delimiter = max(_DELIMITERS, key=score)
-    return Dialect(delimiter, split(delimiter), not mapping.is_positional)
+    return Dialect(delimiter, split(delimiter), num_blank + (not mapping.is_positional))
 
 
 def read_csv(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
@@ -101,11 +109,11 @@ def read_csv(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
         head = next(read_blocks(stream), b"")
     if not head.strip():
         return
-    delimiter, names, has_header = find_dialect(head, mapping)
+    delimiter, names, num_skipped = find_dialect(head, mapping)
     bad: list[BadRow] = []
 
     def keep(row: Any) -> str:
-        number = row.number - 1 - has_header
+        number = row.number - 1 - num_skipped
         bad.append(BadRow(number, "csv_columns", (row.text or "")[:MAX_VALUE_CHARS]))
         return "skip"
 
@@ -117,7 +125,7 @@ def read_csv(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
                 use_threads=False,
                 block_size=_BLOCK_BYTES,
                 column_names=list(names),
-                skip_rows=int(has_header),
+                skip_rows=num_skipped,
             ),
             pa_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=keep),
             pa_csv.ConvertOptions(
@@ -204,16 +212,8 @@ def parse_together(texts: Sequence[bytes]) -> pa.RecordBatch | None:
 def _parse_each(
     texts: Sequence[bytes], rows: Sequence[int], names: Sequence[str], next_row: int
 ) -> TableBatch:
-    bad: list[BadRow] = []
-    kept: list[int] = []
-    objects: list[dict[str, Any]] = []
-    for row, text in zip(rows, texts, strict=True):
-        try:
-            objects.append(parse_object(text))
-            kept.append(row)
-        except BadRecordError as error:
-            bad.append(BadRow(row, str(error), excerpt(text)))
-    found_values = {name: [value_of(each, name) for each in objects] for name in names}
+    kept, objects, bad = parse_records(zip(rows, texts, strict=True), lambda found: [found])
+    found_values = {name: [find_value(each, name) for each in objects] for name in names}
     columns = {
         name: _as_column(values)
         for name, values in found_values.items()
@@ -224,7 +224,27 @@ def _parse_each(
     return TableBatch(batch, np.array(kept, np.int64), bad, next_row)
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
+def parse_records[T](
+    records: Iterable[tuple[int, bytes]], parse: Callable[[dict[str, Any]], Iterable[T]]
+) -> tuple[list[int], list[T], list[BadRow]]:
+    """Returns what `parse` finds in each JSON object, with its row, and the bad ones.
+
+    `parse` raises BadRecordError for a bad object. Blank records are left out.
+    """
+    rows: list[int] = []
+    found: list[T] = []
+    bad: list[BadRow] = []
+    for row, text in records:
+        if text and not text.isspace():
+            try:
+                found += parse(_parse_object(text))
+                rows += [row] * (len(found) - len(rows))
+            except BadRecordError as error:
+                bad.append(BadRow(row, str(error), excerpt(text)))
+    return rows, found, bad
+
+
+def _parse_object(text: bytes) -> dict[str, Any]:
     """Returns the object of a record, or raises BadRecordError."""
     if len(text) > MAX_OBJECT_BYTES:
         raise BadRecordError("line_too_long")
@@ -237,21 +257,6 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return found
 
 
-def value_of(found: Any, name: str) -> Any:
-    """Returns the value of a name, or of a nested field by its dotted name; None if missing."""
-    if type(found) is not dict:
-        return None
-    if name in found:
-        return found[name]
-    head, _, rest = name.partition(".")
-    while rest:
-        if head in found:
-            return value_of(found[head], rest)
-        more, _, rest = rest.partition(".")
-        head = f"{head}.{more}"
-    return None
-
-
 def _as_column(values: list[Any]) -> pa.Array:
     """Returns values as text, lists of values as lists of text."""
     if any(type(value) is list for value in values):
@@ -262,6 +267,28 @@ def _as_column(values: list[Any]) -> pa.Array:
 
 def _as_text(value: Any) -> str | None:
     return value if value is None or type(value) is str else orjson.dumps(value).decode()
+
+
+def read_fping(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
+    """Yields the pings of `fping -J`, as text; lines are counted from 0. A timeout's RTT is -1."""
+    for first, records in gathered(file):
+        rows, pings, bad = parse_records(enumerate(records, first), parse_fping)
+        batch = None
+        if pings:
+            columns = map(_as_column, map(list, zip(*pings, strict=True)))
+            batch = pa.RecordBatch.from_arrays(list(columns), names=list(FPING_COLUMNS))
+        yield TableBatch(batch, np.array(rows, np.int64), bad, first + len(records))
+
+
+def parse_fping(record: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
+    """Returns the values of FPING_COLUMNS of a line; none for summaries and unknown kinds."""
+    kind, fields = next(iter(record.items()), ("", None))
+    if len(record) != 1 or type(fields) is not dict:
+        raise BadRecordError("not_a_ping")
+    if kind not in ("resp", "timeout"):
+        return []
+    rtt = fields.get("rtt") if kind == "resp" else -1
+    return [(fields.get("timestamp"), fields.get("host"), rtt)]
 
 
 # --- Arrow IPC ------------------------------------------------------------------------------------
