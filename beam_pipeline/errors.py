@@ -77,6 +77,7 @@ _CURES = {
     errno.EPERM: "give this user the right to write there or choose another folder",
     errno.EROFS: "choose a folder on a file system that is not mounted read-only",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENOMEM: "free some memory, or raise the limit on it (ulimit -v)",
 }
 _STATUS_CURES = {
     401: "log in with `gcloud auth application-default login`",
@@ -105,6 +106,8 @@ def explained(action: str, path: str, error: Exception) -> ProbelineError:
     """Returns a storage error as one line: `cannot <action> <path>: <reason>; <cure>`."""
     if isinstance(error, OSError) and error.errno:
         cure = _CURES.get(error.errno, "check the path and the storage behind it")
+        if action == "read":
+            cure = cure.replace("write there or choose another folder", "read it")
         return ProbelineError(f"cannot {action} {path}: {error.strerror or error}; {cure}")
     error = _cause(error)
     status = int(getattr(error, "code", None) or 0)

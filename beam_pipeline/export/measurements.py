@@ -24,7 +24,7 @@ from beam_pipeline.dataset.end_names import Names, address_of
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA, RowIndex
-from beam_pipeline.dataset.rows import Dataset, RowReader, dataset_folder, open_dataset, verify_cure
+from beam_pipeline.dataset.rows import Dataset, RowReader, open_whole, verify_cure
 from beam_pipeline.errors import ProbelineError, UsageError, printable
 from beam_pipeline.report.tables import bytes_text, number_of
 from beam_pipeline.sources.options import Sample
@@ -88,9 +88,7 @@ def chosen_batches(
       UsageError: `path` is a part of a dataset, or a probe is not an address.
       ProbelineError: the dataset is unfinished, or a row is damaged.
     """
-    if (folder := dataset_folder(path)) != (path.rstrip("/") or "."):
-        raise UsageError(f"{path} is part of a dataset: give its folder, {folder}, and --split")
-    dataset = open_dataset(path)
+    dataset = open_whole(path)
     names = Names.read(dataset)
     wanted = None if probes is None else _canonical(",".join(probes).split(","), names)
     for name in SPLITS if split == "all" else (split,):

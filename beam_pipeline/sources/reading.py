@@ -48,7 +48,7 @@ from beam_pipeline.sources.tables import BadRow, TableBatch
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.lines import DAMAGE
 from beam_pipeline.storage.matching import FileVersion, unchanged
-from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
+from beam_pipeline.storage.parquet import PIECE_BYTES, column_chunks, open_parquet
 
 BATCH_ROWS = 131_072
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
@@ -258,7 +258,10 @@ def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
     if not set(names) <= set(paths) or not names:
         return False
     column = paths.index(names[0])
-    found = file.metadata.row_group(group).column(column).statistics
+    (chunk,) = column_chunks(file.metadata, [group], [column])
+    if chunk.physical_type != file.schema.column(column).physical_type:
+        return False  # damage: Arrow's statistics would abort the process, its reader raises
+    found = chunk.statistics
     logical_type = orjson.loads(file.schema.column(column).logical_type.to_json())
     unit = _UNITS.get(logical_type.get("timeUnit"))
     if found is None or not found.has_min_max or found.null_count != 0 or unit is None:
@@ -276,9 +279,11 @@ def _open(piece: Piece, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     Arrow cannot read delta-encoded pages as dictionaries.
     """
     file = open_parquet(piece.path, list(dictionaries), version=piece.file.version)
-    groups = list(map(file.metadata.row_group, piece.row_groups))
-    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+    paths = [file.schema.column(index).path for index in range(len(file.schema))]
+    columns = [index for index, path in enumerate(paths) if path in dictionaries]
+    chunks = column_chunks(file.metadata, piece.row_groups, columns)
     plain = {each.path_in_schema for each in chunks if _DELTA.intersection(each.encodings)}
+    groups = map(file.metadata.row_group, piece.row_groups)
     largest = max((group.total_byte_size for group in groups), default=0)
     if plain.isdisjoint(dictionaries) and largest < _LARGE_GROUP_BYTES:
         return file

@@ -352,7 +352,7 @@ def write_file(job: FileJob, file: TrainingFile, run: JobRun) -> WrittenFile:
         return WrittenFile(file.number, file.file.path, counts)
     documents = DocumentReader(job.documents_path, file)
     temporary = unique_path(run.folder, "new")
-    with unchanged(file.file):
+    with unchanged(file.file, "the overlap job"):
         counts = job.write(file, documents, temporary)
     num_rows, contaminated = counts.total["records_in"], counts.total["contaminated"]
     if (num_rows, contaminated) != (file.num_rows, file.num_documents):

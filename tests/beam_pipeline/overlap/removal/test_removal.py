@@ -282,8 +282,12 @@ def test_invalid_removal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     pq.write_table(table, of_files)
     os.utime(tmp_path / "in/a.jsonl", (1, 1))
     assert clean(tmp_path, "--remove=document") == 1
-    assert "in/a.jsonl was changed" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "in/a.jsonl was changed after the overlap job read it: it had" in error
+    assert "run the overlap job again with --overwrite, then this one" in error
     assert not (tmp_path / "clean/.SUCCESS").exists()
+    find_in(tmp_path, "in", "out")  # with --overwrite
+    assert clean(tmp_path, "--remove=document") == 0
 
 
 def test_report_of_a_removal(
