@@ -39,7 +39,7 @@ def match(pattern: str) -> list[FileVersion]:
     if (file := _find_file(pattern)) is not None:
         return [file]
     folder = _folder_above_wildcard(pattern)
-    return [] if folder is None else _match_below(folder, [pattern[len(folder) :]])
+    return [] if folder is None else match_below(folder, [pattern[len(folder) :]])
 
 
 def _find_file(path: str) -> FileVersion | None:
@@ -57,7 +57,7 @@ def _folder_above_wildcard(pattern: str) -> str | None:
     return wildcard and pattern[: pattern.rfind("/", 0, wildcard.start()) + 1]
 
 
-def _match_below(folder: str, globs: Sequence[str]) -> list[FileVersion]:
+def match_below(folder: str, globs: Sequence[str]) -> list[FileVersion]:
     """Returns the files below a folder ("" or with a final slash) that match a relative glob.
 
     The globs have a common prefix before their first wildcards.
@@ -198,6 +198,6 @@ def match_input(pattern: str, flag: str, below: str) -> tuple[str | None, list[F
             return None, []
         # `**/` in Beam's patterns matches at least one folder.
         globs = {glob, f"/{glob}".replace("/**/", "/")[1:]}
-        return folder, sorted(_match_below(folder, sorted(globs)))
+        return folder, sorted(match_below(folder, sorted(globs)))
     except (ValueError, OSError) as error:
         raise UsageError(str(explained("look for", f"{flag}={pattern}", error))) from error

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from beam_pipeline.errors import machine_errors
 from beam_pipeline.storage.files import is_local, open_ranges
 
 PIECE_BYTES = 8 << 20  # of a column chunk, where memory must not depend on it
@@ -27,14 +28,15 @@ def open_parquet(
     """
     is_remote = not is_local(path)
     source = pa.PythonFile(open_ranges(path, version), mode="r") if is_remote else path
-    return pq.ParquetFile(
-        source,
-        read_dictionary=dictionary_columns,
-        buffer_size=buffer_bytes or (0 if is_remote else _LOCAL_PIECE_BYTES),
-        pre_buffer=is_remote and not buffer_bytes,
-        # As nanoseconds, INT96 would wrap around outside the years 1677 to 2262.
-        coerce_int96_timestamp_unit="us",
-    )
+    with machine_errors():
+        return pq.ParquetFile(
+            source,
+            read_dictionary=dictionary_columns,
+            buffer_size=buffer_bytes or (0 if is_remote else _LOCAL_PIECE_BYTES),
+            pre_buffer=is_remote and not buffer_bytes,
+            # As nanoseconds, INT96 would wrap around outside the years 1677 to 2262.
+            coerce_int96_timestamp_unit="us",
+        )
 
 
 class _UnreadError(Exception):

@@ -52,6 +52,7 @@ from beam_pipeline.overlap.results.contaminated import read_eval_tokens
 from beam_pipeline.storage.files import (
     exists,
     is_folder,
+    is_local,
     read_file,
     remove_folder,
     size_and_checksum,
@@ -309,9 +310,11 @@ def other_output(name: str, given: str, difference: str) -> UsageError:
 def _refuse_foreign(job: FileJob) -> None:
     """Raises UsageError if Probeline did not create the folder of new files."""
     marks = (job.manifest, job.success, f"{job.folder}/{_DONE}")
-    if is_folder(job.path(job.folder)) and not any(
-        exists(job.path(mark)) or is_folder(job.path(mark)) for mark in marks
-    ):
+    folder = job.path(job.folder)
+    has_files = is_folder(folder)
+    if is_local(folder):  # an empty folder may be what a run left that could not write
+        has_files = any(names for *_, names in os.walk(folder))
+    if has_files and not any(exists(job.path(mark)) or is_folder(job.path(mark)) for mark in marks):
         raise UsageError(
             f"--{job.flag}={job.output_path} has a folder {job.folder} that Probeline did not "
             "create: choose another folder"
