@@ -31,6 +31,7 @@ from beam_pipeline.storage.files import (
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")
 MANIFEST_NAME, SUCCESS_NAME, INDEX_NAME = "manifest.json", "_SUCCESS", "rows.parquet"
+NAMES_NAME = "names.parquet"
 DEAD_LETTER_FOLDER, NEXT_FOLDER = "dead_letter", ".probeline-next"
 
 Write = Callable[[str, bytes], None]  # writes a file, given its path
@@ -81,6 +82,16 @@ class LetterFile:
     """One file of dead letters; `path` is relative to the dataset."""
 
     path: FilePath
+    num_bytes: Count
+    crc32c: Checksum
+    sha256: Sha256 = ""
+
+
+@dataclass(frozen=True)
+class NamesFile:
+    """`names.parquet`: the names of ends, where the input has names in place of addresses."""
+
+    num_names: Count
     num_bytes: Count
     crc32c: Checksum
     sha256: Sha256 = ""
@@ -179,6 +190,7 @@ class Manifest:
       splits: "train" and "test": counts, shards and their checksums.
       dead_letter_files: the files of dead letters; empty in older manifests.
       generations: the contributions of all runs, in order; empty in older manifests.
+      names: the file with the names of ends; None without any.
 
     Example:
 
@@ -193,6 +205,7 @@ class Manifest:
     splits: dict[str, Split]
     dead_letter_files: list[LetterFile] = field(default_factory=list[LetterFile])
     generations: list[Generation] = field(default_factory=list[Generation])
+    names: NamesFile | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -208,7 +221,7 @@ class Manifest:
         """Returns the file's bytes: sorted keys, two spaces, a final newline."""
         form = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
         values = dataclasses.asdict(self)
-        for name in ("dead_letter_files", "generations"):
+        for name in ("dead_letter_files", "generations", "names"):
             if not values[name]:
                 del values[name]
         return orjson.dumps(values, option=form)

@@ -94,7 +94,7 @@ def _first_generation(manifest: Manifest) -> Generation:
     return Generation("", [], {}, manifest.versions, manifest.counts, probes, records)
 
 
-_READ_OPTIONS = ("input_format", "columns", "time_unit", "rtt_unit", "failed")
+_READ_OPTIONS = ("input_format", "columns", "time_unit", "rtt_unit", "failed", "ends")
 
 
 def plan(options: Options, files: Iterable[FileVersion]) -> Generation:

@@ -77,6 +77,13 @@ class Options:
         "negative",
         group="input",
     )
+    ends: str = flag(
+        "What src_addr and dst_addr of tables are: addresses, or names of hosts or sites, each of "
+        "which gets a private IPv6 address; a text that is an address remains one.",
+        "addresses",
+        choices=("addresses", "names"),
+        group="input",
+    )
     atlas_source: str = flag(
         "Address of the probe in a RIPE Atlas result: from (the public one) or src_addr.",
         "from",
@@ -215,7 +222,7 @@ class Options:
         mapping = self.mapping()
         if mapping != Mapping() and self.input_format not in ("auto", *TABLES):
             raise UsageError(
-                "--columns, --time_unit, --rtt_unit and --failed describe tables, not "
+                "--columns, --time_unit, --rtt_unit, --failed and --ends describe tables, not "
                 f"--input_format={self.input_format}: leave one of them out"
             )
         if self.output_format == "arrayrecord":
@@ -240,6 +247,7 @@ class Options:
             self.time_unit,  # type: ignore[arg-type]
             self.rtt_unit,  # type: ignore[arg-type]
             parse_failed(self.failed),
+            self.ends,  # type: ignore[arg-type]
         )
 
     def sample(self) -> Sample:

@@ -22,6 +22,7 @@ from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     INDEX_NAME,
     MANIFEST_NAME,
+    NAMES_NAME,
     NEXT_FOLDER,
     SPLITS,
     SUCCESS_NAME,
@@ -126,6 +127,8 @@ def _files_of(manifest: Manifest, *folders: str) -> Iterator[tuple[str, int, int
         infos = files.file_infos(f"{folder}/{index}" for folder in folders)
         found = next(filter(None, infos.values()), None)
         yield index, found.num_bytes if found else 0, int(split.index_crc32c, 16)
+    if manifest.names:
+        yield NAMES_NAME, manifest.names.num_bytes, int(manifest.names.crc32c, 16)
     for letters in manifest.dead_letter_files:
         yield letters.path, letters.num_bytes, int(letters.crc32c, 16)
 
@@ -135,8 +138,8 @@ DATASET_FILES = OutputFiles(
     name="dataset",
     success=SUCCESS_NAME,
     patterns={
-        "": rf"{MANIFEST_NAME}|{CROISSANT_NAME}"
-        rf"|({SUCCESS_NAME}|{MANIFEST_NAME}|{CROISSANT_NAME}|{CARD_NAME})\.\d+\.tmp",
+        "": rf"{MANIFEST_NAME}|{CROISSANT_NAME}|{NAMES_NAME}"
+        rf"|({SUCCESS_NAME}|{MANIFEST_NAME}|{CROISSANT_NAME}|{CARD_NAME}|{NAMES_NAME})\.\d+\.tmp",
         **{
             split: rf"({split}_shard_\d+-of-\d+\.(arrayrecord|tfrecord)|{INDEX_NAME})"
             for split in SPLITS
