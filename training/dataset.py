@@ -10,6 +10,7 @@ lanes and cursors, and `mixture` chooses the dataset of each example.
 # Grain comes without stubs.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
+import atexit
 import concurrent.futures
 import dataclasses
 import hashlib
@@ -18,6 +19,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -254,6 +256,13 @@ class BatchDataset(grain.IterDataset[Batch]):
     def __iter__(self) -> "BatchIterator":
         return BatchIterator(self)
 
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Refuses a share of the batches; called by Grain in each of several workers."""
+        raise UsageError(
+            "workers around this dataset would each need other batches: remove mp_prefetch, or "
+            "give it one worker, and set num_workers in DataConfig"
+        )
+
     def __repr__(self) -> str:
         return (
             f"BatchDataset(split={self.plans[0].shards.split}, fingerprint={self.fingerprint}, "
@@ -273,7 +282,10 @@ class BatchDataset(grain.IterDataset[Batch]):
 
 
 class BatchIterator(grain.DatasetIterator[Batch]):
-    """Joins the crops of all lanes of a host; its state is their cursors and a step number."""
+    """Joins the crops of all lanes of a host; its state is their cursors and a step number.
+
+    Threads may share it: each batch goes to one of them. Processes may not.
+    """
 
     def __init__(self, dataset: BatchDataset):
         super().__init__()
@@ -281,6 +293,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         self._source: grain.DatasetIterator[dict[str, Any]] | None = None
         self._ahead: concurrent.futures.Future[tuple[Batch, HostState]] | None = None
         self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+        self._lock, self._process = threading.RLock(), os.getpid()
+        _ITERATORS.add(self)
         keep_large_blocks()
         self._dataset = dataset
         self._config = dataset.config
@@ -292,6 +306,15 @@ class BatchIterator(grain.DatasetIterator[Batch]):
 
     def __next__(self) -> Batch:
         self._assert_not_closed()
+        if self._process != os.getpid():
+            raise UsageError(
+                "this iterator was made before the process forked, and would give its batches "
+                "twice: call iter(dataset) in each process, with its own host_index"
+            )
+        with self._lock:
+            return self._take()
+
+    def _take(self) -> Batch:
         if self._executor is None:
             batch, self._state = self._make(self._state)
             return batch
@@ -367,8 +390,9 @@ class BatchIterator(grain.DatasetIterator[Batch]):
           ProbelineError: the state belongs to other data, another configuration or other lanes.
         """
         restored = HostState.from_json(state, self._config, self._data)
-        self._stop()
-        self._state = restored
+        with self._lock:
+            self._stop()
+            self._state = restored
 
     def _stop(self) -> None:
         if self._ahead is not None:
@@ -379,10 +403,21 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             self._source = None
 
     def close(self) -> None:
-        if self._closed:
+        if self._closed or self._process != os.getpid():
             return
         super().close()
-        self._stop()
+        with self._lock:
+            self._stop()
         if self._executor:
             # It is idle. Python may collect this iterator in that thread, which cannot join itself.
             self._executor.shutdown(wait=False)
+
+
+_ITERATORS: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Closes what a program leaves open while Python's modules still work."""
+    for iterator in list(_ITERATORS):
+        iterator.close()

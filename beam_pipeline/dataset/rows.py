@@ -11,9 +11,11 @@ ArrayRecord reads its shards itself, also on `gs://`.
 
 import collections
 import contextlib
+import errno
 import mmap
 import operator
 import os
+import re
 import struct
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -46,13 +48,16 @@ from beam_pipeline.dataset.tfrecord import (
     masked_crc32c,
     read_tfrecord,
 )
-from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import exists, file_infos, is_local, open_ranges, read_file
 from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)
+# A failed system call in ArrayRecord's reader, such as "open() failed: Too many open files; …".
+_FAILED_CALL = re.compile(r"\w+\(\) failed: (?P<reason>[^;]*)")
+_ERRNOS = {os.strerror(number): number for number in errno.errorcode}
 _MAX_OPEN_SHARDS = 64  # per thread; an open shard takes at least 8 bytes per record
 
 
@@ -124,6 +129,17 @@ def dataset_folder(path: str) -> str:
     if name in SPLITS and not is_bucket and read_file(f"{folder}/{MANIFEST_NAME}") is None:
         folder = parent
     return folder or "."
+
+
+def open_whole(path: str, given: str = "") -> Dataset:
+    """Opens a dataset by its folder; UsageError if the path is that of a part of it.
+
+    `given` is the flag with the path, for messages.
+    """
+    dataset = open_dataset(path)
+    if (folder := dataset_folder(path)) != (path.rstrip("/") or "."):
+        raise UsageError(f"{given or path} is part of a dataset: give its folder, {folder}")
+    return dataset
 
 
 def open_dataset(path: str) -> Dataset:
@@ -272,13 +288,23 @@ class RowReader[Rows: Lines]:
         vars(self).update(state, _local=threading.local())
 
     def read(self, row: int) -> bytes:
-        """Returns the record of a row; BadRowError if it cannot be read."""
+        """Returns the record of a row.
+
+        Raises:
+          BadRowError: its bytes are damaged.
+          ProbelineError: they could not be read, for lack of file handles for example.
+        """
         shard, position = self.rows.place(row)
         try:
             return self._open(shard).read(position)
         except READ_ERRORS as error:
             self._opened().pop(shard, None)
-            raise self.bad_row(row, one_line(error)) from error
+            cause = _system_error(error)
+            if cause is None:
+                self._open(shard)  # raises if the file was cut since it was opened
+                reason = str(error) or "ArrayRecord found damage before or in this record"
+                raise self.bad_row(row, " ".join(reason.split())) from error
+            raise explained("read", self._path(shard), cause) from error
 
     def decode(self, row: int) -> ProbeRow:
         """Returns a decoded row; BadRowError if it differs from its line."""
@@ -310,12 +336,15 @@ class RowReader[Rows: Lines]:
 
     def bad_row(self, row: int, reason: str) -> BadRowError:
         shard, position = self.rows.place(row)
-        path = self._dataset.file(self._shards[shard].path)
-        return BadRowError(f"{path} record {position}: {reason}; {self._cure}")
+        return BadRowError(f"{self._path(shard)} record {position}: {reason}; {self._cure}")
 
     def map_shard(self, number: int) -> mmap.mmap:
+        """Maps an ArrayRecord shard; ProbelineError if the file was cut, as a use would crash."""
         shard = self._open(number)
         assert isinstance(shard, _ArrayRecordShard)
+        if shard.mapped.size() < len(shard.mapped):
+            del self._opened()[number]
+            return self.map_shard(number)
         return shard.mapped
 
     def is_copied(self, number: int) -> bool:
@@ -327,7 +356,7 @@ class RowReader[Rows: Lines]:
 
         During the block, this thread reads the shard's rows from the copy.
         """
-        path = self._dataset.file(self._shards[number].path)
+        path = self._path(number)
         if is_local(path):
             yield path
             return
@@ -342,6 +371,9 @@ class RowReader[Rows: Lines]:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(copy)
 
+    def _path(self, number: int) -> str:
+        return self._dataset.file(self._shards[number].path)
+
     def _opened(self) -> "collections.OrderedDict[int, _OpenShard]":
         """Returns this thread's open shards, most recently used last."""
         if not hasattr(self._local, "shards"):
@@ -354,10 +386,12 @@ class RowReader[Rows: Lines]:
             shards.move_to_end(number)
             return shards[number]
         shard = self._shards[number]
-        path = self._copies.get(number) or self._dataset.file(shard.path)
+        path = self._copies.get(number) or self._path(number)
         if is_local(path) and (info := file_infos([path])[path]) != FileInfo(shard.num_bytes, None):
-            found = f"it has {info.num_bytes} bytes" if info else "missing or not a regular file"
-            raise ValueError(f"{found}, the manifest says {shard.num_bytes} bytes")
+            found = f"has {info.num_bytes} bytes" if info else "is missing or not a regular file"
+            raise ProbelineError(
+                f"{path} {found}, the manifest says {shard.num_bytes} bytes: copy the dataset again"
+            )
         if self._dataset.manifest.output_format == "tfrecord":
             shards[number] = _TFRecordShard(path, self.rows.num_bytes[self.rows.of_shard(number)])
         else:
@@ -365,6 +399,14 @@ class RowReader[Rows: Lines]:
         if len(shards) > _MAX_OPEN_SHARDS:
             shards.popitem(last=False)[1].close()
         return shards[number]
+
+
+def _system_error(error: Exception) -> OSError | None:
+    """Returns the failed system call behind a reader's error; None if the bytes are at fault."""
+    if isinstance(error, OSError):
+        return error
+    failed = _FAILED_CALL.match(str(error))
+    return failed and OSError(_ERRNOS.get(failed["reason"], errno.EIO), failed["reason"])
 
 
 class _ArrayRecordShard:

@@ -3,6 +3,7 @@
 import copy
 import gc
 import itertools
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -98,6 +99,77 @@ def test_workers_end_as_one_process_does(mixed: Mixed, num_workers: int) -> None
     alone = host_batches(mixed["compact"], **config)
     assert is_same(host_batches(mixed["compact"], num_workers=num_workers, **config), alone)
     Epochs(mixed["compact"], mixed_rows(), 1).check(alone)
+
+
+@pytest.mark.parametrize("feed", ["plain", "threads"])
+def test_threads_that_share_an_iterator_take_each_batch_once(mixed: Mixed, feed: str) -> None:
+    iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
+    taken = []
+    threads = [
+        threading.Thread(target=lambda: taken.extend(next(iterator) for _ in range(5)))
+        for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG_S)
+    found = sorted(batch["inputs"].tobytes() for batch in taken)
+    expected = expected_batches(mixed["arrow"], "packed", 25)
+    assert found == sorted(batch["inputs"].tobytes() for batch in expected)
+    assert iterator.get_state()["step"] == 25
+
+
+# Prints what a fork gets from an iterator, and at the end whether the iterator is closed.
+FORK = """
+import atexit, os, sys
+atexit.register(lambda: print("closed:", batches._closed))
+from training.dataset import DataConfig, build_dataset
+batches = iter(build_dataset(DataConfig(sys.argv[1], 8, crop_size=128, num_threads=2)))
+next(batches)
+if os.fork():
+    os.wait()
+else:
+    try:
+        next(batches)
+    except Exception as error:
+        print(error, flush=True)
+    batches.close()
+    os._exit(0)
+next(batches)
+"""
+
+
+def test_a_fork_gets_no_batches_and_an_iterator_ends_with_its_program(mixed: Mixed) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK, str(mixed["arrow"])]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
+    refusal, end = result.stdout.splitlines()
+    assert "before the process forked" in refusal and "iter(dataset) in each process" in refusal
+    assert (end, result.stderr, result.returncode) == ("closed: True", "", 0)
+
+
+@pytest.mark.parametrize("config", [{}, {"num_epochs": 1, "cache_dir": "cache"}])
+def test_a_copy_of_a_dataset_needs_no_original(
+    mixed: Mixed, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    if "cache_dir" in config:
+        config = {**config, "cache_dir": str(tmp_path / "cache")}
+    expected = expected_batches(mixed["arrow"], "packed", 5)
+    if config:
+        expected = host_batches(mixed["arrow"], 5, batch_size=8, crop_size=CROP, **config)
+    make = lambda: build_dataset(config_of(mixed["arrow"], **config))  # noqa: E731
+    original = make()
+    early = pickle.loads(pickle.dumps(original))  # while the original is there
+    del original
+    late = pickle.loads(pickle.dumps(make()))
+    for dataset in (early, late, copy.deepcopy(make())):
+        gc.collect()
+        assert is_same(list(itertools.islice(dataset, 5)), expected)
+
+
+def test_workers_around_a_dataset_are_refused(mixed: Mixed) -> None:
+    """Grain gives every worker its slice of the innermost dataset."""
+    dataset = build_dataset(config_of(mixed["arrow"]))
+    refusal_of(lambda: dataset.set_slice(slice(0, None, 2)), "set num_workers in DataConfig")
 
 
 def test_iterators_of_a_dataset_are_apart_from_each_other(mixed: Mixed) -> None:

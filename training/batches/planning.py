@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import pickle
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -235,7 +236,7 @@ class HostPlan:
     """
 
     def __init__(self, shards: ShardSet, config: DataConfig):
-        self.shards = shards
+        self.shards, self._config = shards, config
         names: set[str] = set()
         if config.cache_dir is not None:
             names |= {"first_second", "cache_offset"}
@@ -255,6 +256,18 @@ class HostPlan:
         # Omitted from the plan that is pickled for workers.
         of_rows = ("identity", "src_hi", "src_lo", "is_bad", *dealt)
         self._plan = plan._replace(**{name: getattr(plan, name)[:0].copy() for name in of_rows})
+
+    def __getstate__(self) -> tuple[ShardSet, DataConfig, bytes]:
+        made = pickle.dumps((self._rows, self._dealt, self._plan))
+        return self.shards, self._config, made
+
+    def __setstate__(self, state: tuple[ShardSet, DataConfig, bytes]) -> None:
+        shards, config, made = state
+        try:
+            self._rows, self._dealt, self._plan = pickle.loads(made)
+            self.shards, self._config = shards, config
+        except FileNotFoundError:  # the files ended with their creator
+            self.__init__(shards, config)
 
     def rows(self) -> RowTable:
         """Returns the rows of the split."""

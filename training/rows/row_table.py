@@ -3,6 +3,7 @@
 import contextlib
 import fnmatch
 import hashlib
+import mmap
 import os
 import tempfile
 import weakref
@@ -217,7 +218,8 @@ type Sizes = Mapping[str, tuple[Any, int]]
 class MappedArrays:
     """Arrays that a process writes once, part by part, and then maps; zeros where not written.
 
-    Pickling keeps only the name of the file, which is removed when its creator ends or drops it.
+    Pickling keeps only the name of the file, which is removed when its creator ends or drops it. A
+    copy loaded before then keeps the arrays; loading it later raises FileNotFoundError.
     """
 
     def __init__(self, sizes: Sizes):
@@ -230,8 +232,19 @@ class MappedArrays:
         with explained_os_errors("write", tempfile.gettempdir()):
             file, self._path = tempfile.mkstemp(prefix="probeline-rows-")
             weakref.finalize(self, _remove, self._path, os.getpid())
-            os.truncate(file, num_bytes)
-            os.close(file)
+            self._keep_open(file)
+            os.truncate(file, max(1, num_bytes))
+
+    def _keep_open(self, file: int) -> None:
+        self._file = file
+        weakref.finalize(self, os.close, file)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_file"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._keep_open(os.open(self._path, os.O_RDONLY))
 
     def write(self, name: str, begin: int, values: np.ndarray) -> None:
         """Writes values to an array from index `begin` on."""
@@ -243,8 +256,9 @@ class MappedArrays:
     def arrays(self) -> dict[str, np.ndarray]:
         """Maps the arrays."""
         # Kernels are compiled for writable arrays; a page is copied if one writes to it.
+        mapped = mmap.mmap(self._file, 0, access=mmap.ACCESS_COPY)
         return {
-            name: np.asarray(np.memmap(self._path, dtype, "c", self._begins[name], length))
+            name: np.frombuffer(mapped, dtype, length, self._begins[name])
             if length
             else np.zeros(0, dtype)
             for name, (dtype, length) in self._sizes.items()

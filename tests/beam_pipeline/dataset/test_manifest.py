@@ -24,7 +24,7 @@ from beam_pipeline.dataset.manifest import (
     Split,
     write_success,
 )
-from beam_pipeline.dataset.rows import BadRowError, dataset_folder, open_dataset
+from beam_pipeline.dataset.rows import dataset_folder, open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.storage.files import checksum_text, crc32c
@@ -201,6 +201,12 @@ def refusal_of(action: Callable[[], Any]) -> str:
     return str(refusal.value)
 
 
+def generation(**values: Any) -> list[dict[str, Any]]:
+    counts = {"input_files": 0, "rows_read": 0, "measurements": 0, "dead_letters": {}}
+    whole = {"started": "", "input": [], "options": {}, "versions": {}, "counts": counts}
+    return [{**whole, "num_probes": 0, "num_records": 0, **values}]
+
+
 SHARD = ("splits", "train", "shards", 0)
 EDITS = [
     (("format_version",), True),
@@ -211,6 +217,12 @@ EDITS = [
     (("options", "num_shards"), -1),
     (("options", "output_format"), "csv"),
     (("options", "anonymize"), 5),
+    (("options", "anonymize"), "prefix_preserving"),  # without a fingerprint
+    (("options", "anonymize_key_fingerprint"), "0123456789abcdef"),  # of real addresses
+    (("options",), {"anonymize": "prefix_preserving", "anonymize_key_fingerprint": "passes"}),
+    (("generations",), generation(first_us=2**70)),
+    (("generations",), generation(last_us=-(2**64))),
+    (("generations",), generation(files=[{"path": "x", "num_bytes": 1, "version": 2**64}])),
     (("versions", "probeline"), {}),
     (("counts", "dead_letters"), {"rtt_null": -1}),
     (("counts", "rows_read"), True),
@@ -239,6 +251,14 @@ def test_deeply_nested_manifest(folder: Path) -> None:
     assert "is not a manifest" in refusal_of(lambda: open_dataset(str(folder)))
 
 
+def test_known_manifest_fields_are_kept(folder: Path) -> None:
+    values = generation(first_us=-(2**63), last_us=2**63 - 1)
+    edit(folder, "generations", value=values)
+    edit(folder, "options", "anonymize", value="none")
+    (found,) = open_dataset(str(folder)).manifest.generations
+    assert (found.first_us, found.last_us) == (-(2**63), 2**63 - 1)
+
+
 def test_unknown_manifest_fields_are_ignored(folder: Path) -> None:
     edit(folder, "options", "not_yet_known", value=[0.5])
     edit(folder, *SHARD, "blake3", value="00")
@@ -265,7 +285,7 @@ def test_pipe_or_device_as_shard(folder: Path, make: Callable, capsys) -> None:
     path.unlink()
     make(path)
     rows = open_dataset(str(folder)).rows("train")
-    with pytest.raises(BadRowError, match="missing or not a regular file"):
+    with pytest.raises(ProbelineError, match="missing or not a regular file"):
         rows[0]
     assert verify.main([str(folder)]) == 1
     assert "it is not a regular file" in capsys.readouterr().out

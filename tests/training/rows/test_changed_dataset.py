@@ -1,8 +1,10 @@
 """A dataset that was changed or damaged after it was written; rows that cannot be read."""
 
 import dataclasses
+import errno
 import itertools
 import logging
+import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,6 +19,7 @@ import pytest
 from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.dataset.manifest import MANIFEST_NAME, Manifest, write_success
 from beam_pipeline.dataset.row_codec import decode_record
+from beam_pipeline.dataset.rows import BadRowError, RowReader
 from beam_pipeline.errors import ProbelineError
 from tests.conftest import Gcs
 from tests.support.batches import Epochs, global_batches, host_batches, is_same
@@ -176,6 +179,39 @@ def test_a_shard_that_is_no_array_record_is_named(copy: Path) -> None:
     path.write_bytes(b"\xaa" * path.stat().st_size)
     for use in users(copy):
         refusal_of(use, f"{path} record", "copy the dataset again")
+
+
+@pytest.mark.parametrize("options", ["uncompressed", "zstd:1"])
+def test_a_shard_cut_under_its_reader_is_named(tmp_path: Path, options: str) -> None:
+    """A touch of a mapped page beyond the end of its file would kill the process."""
+    rows = [RowSpec(ipv4_probe(i), make_measurements(600, i)) for i in range(20)]
+    options = f"group_size:1,{options}"
+    dataset = write_dataset(tmp_path / "rows", rows, "compact", 1, array_record_options=options)
+    (path,) = shard_paths(dataset)
+    iterator = open_iterator(dataset, on_bad_row="skip", batch_size=2)
+    next(iterator)
+    os.truncate(path, 1 << 15)
+    found = f"{path} has {1 << 15} bytes, the manifest says"
+    refusal_of(lambda: [next(iterator) for _ in range(200)], found, "copy the dataset again")
+
+
+@pytest.mark.parametrize("name", ["EMFILE", "EIO", "ESTALE", "EACCES", "ENOMEM"])
+@pytest.mark.parametrize("feed", FEEDS)
+def test_rows_that_could_not_be_read_are_never_skipped(
+    copy: Path, feed: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = getattr(errno, name)
+    reason = os.strerror(number)
+    for error in (OSError(number, reason), RuntimeError(f"pread() failed: {reason}; reading it")):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(RowReader, "_open", fail)
+        config = {"batch_size": 8, "crop_size": CROP, "on_bad_row": "skip", **feed_of(copy, feed)}
+        with pytest.raises(ProbelineError, match=f"cannot read .*arrayrecord: {reason}; ") as found:
+            host_batches(copy, 1, **config)
+        assert not isinstance(found.value, BadRowError)
 
 
 def offset_in_record(record: bytes, what: str) -> int:
