@@ -1,6 +1,7 @@
 """Errors for users: one line with the value seen, the limit, and the cure."""
 
 import errno
+import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -64,13 +65,15 @@ def user_message(error: BaseException) -> str | None:
 
 
 def user_error(error: BaseException) -> ProbelineError | None:
-    """Returns `user_message` as an error of its kind; None for other errors."""
+    """Returns `user_message` as an error of its kind, or `machine_error`; None for others."""
     message = user_message(error)
     kind = type(error) if isinstance(error, ProbelineError) else ProbelineError
-    return None if message is None else kind(message)
+    return machine_error(error) if message is None else kind(message)
 
 
 _CURES = {
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f) or choose another file system",
+    errno.ENFILE: "close other programs, or raise the system's limit on open files",
     errno.ENOSPC: "free some space or choose another folder, then run the same command again",
     errno.EDQUOT: "free some of the quota or choose another folder, then run the command again",
     errno.EACCES: "give this user the right to write there or choose another folder",
@@ -85,6 +88,45 @@ _STATUS_CURES = {
     404: "check that the bucket exists and its name is right",
     429: "the storage is busy: run the same command again",
 }
+
+
+_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_MACHINE = (*_WRITING, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_OS_ERROR = re.compile(
+    r"OSError: \[Errno (\d+)\] .*?(?:: '(.*?)'(?: -> '.*')?)?(?: \[while running .*)?$",
+    re.MULTILINE,
+)
+_MEMORY_ERROR = re.compile(r"(?:^|: )[\w.]*MemoryError\b", re.MULTILINE)
+
+
+def machine_error(error: BaseException) -> ProbelineError | None:
+    """Returns the line for a limit of the machine, such as a full disk, not a fault of the input.
+
+    Also from a worker's traceback; None for other errors.
+    """
+    text, number, path = f"{type(error).__name__}: {error}", 0, ""
+    if matches := _OS_ERROR.findall(text):
+        number, path = int(matches[-1][0]), matches[-1][1]
+    if isinstance(error, OSError):
+        number, path = error.errno or 0, str(error.filename or path)
+    if _MEMORY_ERROR.search(text):
+        number = errno.ENOMEM
+    if number not in _MACHINE:
+        return None
+    is_write = number in _WRITING
+    action, what = ("write", "a file") if is_write else ("use", "files or memory")
+    return explained(action, path or what, OSError(number, os.strerror(number)))
+
+
+@contextmanager
+def machine_errors() -> Generator[None]:
+    """Raises `machine_error` for errors in the block that have one, so that no input is blamed."""
+    try:
+        yield
+    except OSError as error:
+        if (known := machine_error(error)) is None:
+            raise
+        raise known from error
 
 
 def one_line(error: BaseException) -> str:

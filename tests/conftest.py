@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -77,6 +78,14 @@ def pytest_sessionfinish() -> None:
 def _time_of_runs() -> None:
     """All runs start at one time, so that files which tell it have the same bytes."""
     os.environ["SOURCE_DATE_EPOCH"] = "1700000000"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_beam() -> None:
+    if "apache_beam" in sys.modules:
+        from tests.support import quick_beam
+
+        quick_beam.install()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from beam_pipeline.errors import ProbelineError, UsageError, one_line, printable
+from beam_pipeline.errors import ProbelineError, UsageError, machine_error, one_line, printable
 
 # The extra of setup.py that installs each optional package.
 EXTRA_OF = {
@@ -44,10 +44,11 @@ def run_command(
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)
         return 130
-    except (ProbelineError, OSError) as error:
+    except (ProbelineError, OSError, MemoryError) as error:
         if debug:
             raise
-        print(f"error: {printable(one_line(error))}", file=sys.stderr)
+        known = error if isinstance(error, ProbelineError) else machine_error(error) or error
+        print(f"error: {printable(one_line(known))}", file=sys.stderr)
         return failure_code or getattr(error, "exit_code", 1)
     except ModuleNotFoundError as error:
         missing = missing_extra(error)

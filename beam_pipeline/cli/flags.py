@@ -23,7 +23,7 @@ from dataclasses import MISSING, Field, field, fields, is_dataclass
 from typing import Any, NoReturn, cast
 
 from beam_pipeline import __version__
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import UsageError, printable
 
 COMMAND = "probeline"
 
@@ -86,6 +86,13 @@ class OneLineParser(argparse.ArgumentParser):
         """Parses a command line; flags may have dashes for underscores."""
         flags = normalise_flags(args or ())
         for text in flags:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise UsageError(
+                    f"{printable(text)} is not UTF-8: give it in UTF-8; if it is the name of a "
+                    "file, rename the file, or link to it"
+                ) from None
             if text.startswith("--") and text.endswith("=--"):  # argparse would make it a list
                 self.error(f"{text}: -- is not a value")
         return super().parse_known_args(flags, namespace)

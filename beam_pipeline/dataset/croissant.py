@@ -29,6 +29,7 @@ from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     INDEX_NAME,
     MANIFEST_NAME,
+    NAMES_NAME,
     Manifest,
     Split,
     Write,
@@ -181,6 +182,16 @@ def _distribution(manifest: Manifest, data: bytes) -> Iterator[Node]:
             contentUrl=path,
             encodingFormat=_PARQUET,
             sha256=split.index_sha256,
+        )
+    if manifest.names:
+        yield _node(
+            "cr:FileObject",
+            NAMES_NAME,
+            "The name of each end that has one, and its address.",
+            contentUrl=NAMES_NAME,
+            contentSize=f"{manifest.names.num_bytes} B",
+            encodingFormat=_PARQUET,
+            sha256=manifest.names.sha256,
         )
     yield _node(
         "cr:FileSet",

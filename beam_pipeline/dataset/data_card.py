@@ -275,6 +275,7 @@ python -m beam_pipeline.verify DATASET                        # that every promi
 | file | |
 | --- | --- |
 | `train/`, `test/` | the shards; in each `rows.parquet`, a line a record |
+| `names.parquet` | the names of ends, if the input has names in place of addresses |
 | `dead_letter/` | input rows that broke a rule, if there are any |
 | `manifest.json` | options, counts, every shard with its checksums |
 | `croissant.json` | this description for programs, in Croissant 1.1 |

@@ -9,9 +9,10 @@ ignored, since incompatible changes change the format version.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from functools import reduce
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 import orjson
@@ -30,10 +31,12 @@ from beam_pipeline.storage.files import (
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")
 MANIFEST_NAME, SUCCESS_NAME, INDEX_NAME = "manifest.json", "_SUCCESS", "rows.parquet"
+NAMES_NAME = "names.parquet"
 DEAD_LETTER_FOLDER, NEXT_FOLDER = "dead_letter", ".probeline-next"
 
 Write = Callable[[str, bytes], None]  # writes a file, given its path
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Time = Annotated[str, Meta(pattern=r"^([0-9T:.-]+Z)?$")]
 Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{8}$")]
 Sha256 = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]  # "" if an older version wrote the file
@@ -53,7 +56,8 @@ class KnownOptions(TypedDict, total=False):
     split_seed: int
     probes_per_shard: Annotated[int, Meta(ge=1)]
     num_shards: Count
-    anonymize: str
+    anonymize: Literal["none", "prefix_preserving"]
+    anonymize_key_fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
     sample_probes: Annotated[float, Meta(gt=0, le=1)]
     sample_measurements: Annotated[float, Meta(gt=0, le=1)]
     since: Time
@@ -78,6 +82,16 @@ class LetterFile:
     """One file of dead letters; `path` is relative to the dataset."""
 
     path: FilePath
+    num_bytes: Count
+    crc32c: Checksum
+    sha256: Sha256 = ""
+
+
+@dataclass(frozen=True)
+class NamesFile:
+    """`names.parquet`: the names of ends, where the input has names in place of addresses."""
+
+    num_names: Count
     num_bytes: Count
     crc32c: Checksum
     sha256: Sha256 = ""
@@ -130,7 +144,7 @@ class SourceFile:
 
     path: str
     num_bytes: Count
-    version: int
+    version: Int64
 
 
 @dataclass(frozen=True)
@@ -157,8 +171,8 @@ class Generation:
     counts: Counts
     num_probes: Count
     num_records: Count
-    first_us: int | None = None
-    last_us: int | None = None
+    first_us: Int64 | None = None
+    last_us: Int64 | None = None
     files_digest: str = ""
     files: list[SourceFile] = field(default_factory=list[SourceFile])
     warnings: list[str] = field(default_factory=list[str])
@@ -176,6 +190,7 @@ class Manifest:
       splits: "train" and "test": counts, shards and their checksums.
       dead_letter_files: the files of dead letters; empty in older manifests.
       generations: the contributions of all runs, in order; empty in older manifests.
+      names: the file with the names of ends; None without any.
 
     Example:
 
@@ -190,6 +205,7 @@ class Manifest:
     splits: dict[str, Split]
     dead_letter_files: list[LetterFile] = field(default_factory=list[LetterFile])
     generations: list[Generation] = field(default_factory=list[Generation])
+    names: NamesFile | None = None
 
     @property
     def warnings(self) -> list[str]:
@@ -205,7 +221,7 @@ class Manifest:
         """Returns the file's bytes: sorted keys, two spaces, a final newline."""
         form = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
         values = dataclasses.asdict(self)
-        for name in ("dead_letter_files", "generations"):
+        for name in ("dead_letter_files", "generations", "names"):
             if not values[name]:
                 del values[name]
         return orjson.dumps(values, option=form)
@@ -214,7 +230,10 @@ class Manifest:
     def from_json(data: bytes) -> "Manifest":
         """Inverts `to_json`; ValueError if the bytes are not a manifest."""
         manifest = msgspec.json.decode(data, type=Manifest)
-        msgspec.convert(manifest.options, KnownOptions)
+        options = msgspec.convert(manifest.options, KnownOptions)
+        is_replaced = options.get("anonymize", "none") != "none"
+        if is_replaced != ("anonymize_key_fingerprint" in options):
+            raise ValueError("one of anonymize and anonymize_key_fingerprint contradicts the other")
         for name in SPLITS:
             if name not in manifest.splits:
                 raise ValueError(f"it has no split {name!r}")
@@ -224,6 +243,36 @@ class Manifest:
             if not file.path.startswith(f"{folder}/"):
                 raise ValueError(f"it lists {file.path} as a file of {folder}")
         return manifest
+
+
+def wrong_sums(manifest: Manifest) -> Iterator[str]:
+    """Yields the counts of a manifest, its generations and splits that do not add up."""
+    counts = manifest.counts
+    if sorted(manifest.splits) != sorted(SPLITS):
+        yield f"its splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}"
+    if counts.rows_read != counts.accounted:
+        yield (
+            f"rows_read is {counts.rows_read}, {counts.measurements} measurements, "
+            f"{counts.num_dead_letters} dead letters, {counts.rows_left_out} rows left out and "
+            f"{counts.duplicates_dropped} duplicates are {counts.accounted}"
+        )
+    if manifest.generations:
+        added_up = reduce(Counts.plus, (generation.counts for generation in manifest.generations))
+        if added_up != counts:
+            yield f"its generations add up to {added_up}, counts is {counts}"
+        last = manifest.generations[-1]
+        for column in ("num_probes", "num_records"):
+            total = sum(getattr(split, column) for split in manifest.splits.values())
+            if (said := getattr(last, column)) != total:
+                yield f"{column} of the last generation is {said}, the splits' sum {total}"
+    written = sum(split.num_measurements for split in manifest.splits.values())
+    if counts.measurements != written:
+        yield f"measurements is {counts.measurements}, the splits' sum {written}"
+    for name, split in manifest.splits.items():
+        for column in ("num_records", "num_measurements", "num_bytes"):
+            said, total = getattr(split, column), sum(getattr(s, column) for s in split.shards)
+            if said != total:
+                yield f"{column} of {name} is {said}, its shards' {total}"
 
 
 def success_stamp(manifest: bytes) -> bytes:

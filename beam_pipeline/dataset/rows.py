@@ -131,6 +131,17 @@ def dataset_folder(path: str) -> str:
     return folder or "."
 
 
+def open_whole(path: str, given: str = "") -> Dataset:
+    """Opens a dataset by its folder; UsageError if the path is that of a part of it.
+
+    `given` is the flag with the path, for messages.
+    """
+    dataset = open_dataset(path)
+    if (folder := dataset_folder(path)) != (path.rstrip("/") or "."):
+        raise UsageError(f"{given or path} is part of a dataset: give its folder, {folder}")
+    return dataset
+
+
 def open_dataset(path: str) -> Dataset:
     """Opens a finished dataset without Beam; reads only `_SUCCESS` and `manifest.json`.
 

@@ -20,7 +20,7 @@ from beam_pipeline.documents.fields import DOCUMENT_NAME
 from beam_pipeline.documents.json import is_json
 from beam_pipeline.documents.parquet import check_text_column
 from beam_pipeline.errors import UsageError, one_line
-from beam_pipeline.storage.files import check_regular, open_file
+from beam_pipeline.storage.files import check_path, check_regular, open_file
 from beam_pipeline.storage.lines import (
     BYTE_ORDER_MARK,
     DAMAGE,
@@ -119,6 +119,8 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
             )
         found = files | found
     check_regular(found)
+    for path in found:
+        check_path(option.removeprefix("--"), path)
     return [found[path] for path in sorted(found)]
 
 

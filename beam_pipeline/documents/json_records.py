@@ -6,7 +6,7 @@ Lines end at b"\\n"; elements are found by brackets and quotes. The buffers hold
 file, so that a copy can keep what it does not change. Memory is bounded: a longer record is cut.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -155,15 +155,19 @@ def split_array(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list
 # --- files of objects -----------------------------------------------------------------------------
 
 
-def split_objects(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
+def split_objects[T](
+    blocks: Iterable[bytes],
+    max_record_bytes: int,
+    of_lines: Callable[[Iterable[bytes], int], Iterator[T]] = split_lines,
+) -> Iterator[T | list[bytes]]:
     """Yields the lines of a file, or the elements of its array or sequence; lists of any length.
 
     A sequence has objects of any number of lines, one after the other, such as pretty-printed ones
-    or RFC 7464. Records are cut after `max_record_bytes` + 1 bytes.
+    or RFC 7464. Records are cut after `max_record_bytes` + 1 bytes. Lines are split by `of_lines`.
     """
     blocks = iter(blocks)
     first_block = next(blocks, b"")
-    split = split_lines
+    split = of_lines
     if begins_array(first_block):
         split = split_array
     elif begins_sequence(first_block):

@@ -20,6 +20,7 @@ from beam_pipeline.documents.batch import (
 )
 from beam_pipeline.documents.fields import Fields, document_id, text_at
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.storage.parquet import column_chunks
 
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
@@ -65,12 +66,11 @@ def batch_rows(
     max_rows: int,
 ) -> int:
     """Returns the rows per batch, by the size of one top-level column or, if "", of all."""
-    num_rows = num_bytes = 1
-    for group in (metadata.row_group(index) for index in row_groups):
-        num_rows += group.num_rows
-        for chunk in (group.column(index) for index in range(group.num_columns)):
-            if column in ("", chunk.path_in_schema):
-                num_bytes += chunk.total_uncompressed_size
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    columns = [index for index, path in enumerate(paths) if column in ("", path)]
+    num_rows = 1 + sum(metadata.row_group(index).num_rows for index in row_groups)
+    chunks = column_chunks(metadata, row_groups, columns)
+    num_bytes = 1 + max(0, sum(chunk.total_uncompressed_size for chunk in chunks))  # of damage
     return max(1, min(max_rows, max_bytes * num_rows // num_bytes))
 
 

@@ -20,10 +20,11 @@ from isal import igzip
 from pyarrow import csv
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.end_names import Names, address_of
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA, RowIndex
-from beam_pipeline.dataset.rows import Dataset, RowReader, dataset_folder, open_dataset, verify_cure
+from beam_pipeline.dataset.rows import Dataset, RowReader, open_whole, verify_cure
 from beam_pipeline.errors import ProbelineError, UsageError, printable
 from beam_pipeline.report.tables import bytes_text, number_of
 from beam_pipeline.sources.options import Sample
@@ -33,6 +34,7 @@ from beam_pipeline.storage.files import atomic_write, check_path, exists
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
 _PART_ROWS = 1 << 17  # of a long row, decoded at a time
 _TABLE_ROWS = (1 << 20) - _PART_ROWS  # or up to 2**20, which Arrow writes as one row group
+_FORMULA = "^[=+@\\t-]"  # names that a spreadsheet would compute get an apostrophe
 _YEAR_10000_US = 253_402_300_800_000_000
 _SOURCE = pa.field("src_addr", pa.dictionary(pa.int32(), pa.string()))
 _TIME = pa.field("event_time", pa.timestamp("us", "UTC"))
@@ -86,31 +88,37 @@ def chosen_batches(
       UsageError: `path` is a part of a dataset, or a probe is not an address.
       ProbelineError: the dataset is unfinished, or a row is damaged.
     """
-    if (folder := dataset_folder(path)) != (path.rstrip("/") or "."):
-        raise UsageError(f"{path} is part of a dataset: give its folder, {folder}, and --split")
-    dataset = open_dataset(path)
-    wanted = None if probes is None else _canonical(",".join(probes).split(","))
+    dataset = open_whole(path)
+    names = Names.read(dataset)
+    wanted = None if probes is None else _canonical(",".join(probes).split(","), names)
     for name in SPLITS if split == "all" else (split,):
         for lines in _lines_by_shard(dataset, name):
             reader = RowReader(dataset, name, lines, verify_cure(dataset))
             for row in np.flatnonzero(_may_match(lines, wanted, sample)).tolist():
-                source = lines.src_addr.slice(row, 1)
+                source = names.shown(lines.src_addr.slice(row, 1))
                 for batch in reader.batches(row, _PART_ROWS):
                     if sample.has_window:
                         times = batch.column("event_time").view(pa.int64()).to_numpy()
                         batch = batch.filter(pa.array(in_window(times, sample)))
                     if batch.num_rows:
+                        if names:
+                            shown = names.shown(batch.column("dst_addr"))
+                            batch = batch.set_column(1, "dst_addr", shown)
                         codes = np.zeros(batch.num_rows, np.int32)
                         sources = pa.DictionaryArray.from_arrays(codes, source)
                         yield batch.add_column(1, "src_addr", sources)
 
 
-def _canonical(texts: list[str]) -> pa.StringArray:
-    """Returns addresses of --probe as the row index has them."""
+def _canonical(texts: list[str], names: Names) -> pa.StringArray:
+    """Returns addresses and names of --probe as the row index has them."""
+    known = set(names)
+    texts = [address_of(text) if text in known else text for text in texts]
     hi, lo, status = addresses.parse(pa.array(texts))
     for text, family in zip(texts, status.tolist(), strict=True):
         if family not in (addresses.FAMILY_IPV4, addresses.FAMILY_IPV6):
-            raise UsageError(f"--probe={printable(text)} is not an IP address")
+            raise UsageError(
+                f"--probe={printable(text)} is not an IP address" + (" or name" if names else "")
+            )
     return addresses.format_any(hi, lo)
 
 
@@ -188,5 +196,11 @@ def _write_csv(path: str, file: Any, table: pa.Table) -> None:
     # Arrow's own text of UTC takes ten times as long.
     text = pc.binary_replace_slice(times.cast(pa.string()), 10, 11, "T")
     text = pc.binary_join_element_wise(text, "Z", "")
-    options = csv.WriteOptions(include_header=False, quoting_style="none")
-    csv.write_csv(table.set_column(0, "event_time", text), file, options)
+    table = table.set_column(0, "event_time", text)
+    quoting = "none"
+    for column, name in enumerate(_SCHEMA.names[1:3], 1):
+        ends = table.column(name).cast(pa.string())
+        if pc.any(pc.match_substring_regex(ends, f'{_FORMULA}|[",]')).as_py():
+            safe = pc.replace_substring_regex(ends, _FORMULA, r"'\0")
+            table, quoting = table.set_column(column, name, safe), "needed"
+    csv.write_csv(table, file, csv.WriteOptions(include_header=False, quoting_style=quoting))

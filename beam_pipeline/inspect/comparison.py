@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, generation_rows
 from beam_pipeline.dataset.manifest import SPLITS, Counts, Generation
 from beam_pipeline.dataset.row_index import RowIndex
-from beam_pipeline.dataset.rows import Dataset, open_dataset
+from beam_pipeline.dataset.rows import Dataset, open_whole
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.figures import Destinations, Distribution, SplitFigures
 from beam_pipeline.inspect.index import Period, probes_of, sum_of
@@ -300,7 +300,7 @@ class Changes(NamedTuple):
 def compare_datasets(dataset: Dataset, other: str) -> Changes:
     """Compares a dataset with another, by path, or its own generation, by number."""
     if not other.isdecimal():
-        return Changes(Side.of_dataset(open_dataset(other)), Side.of_dataset(dataset), [])
+        return Changes(Side.of_dataset(open_whole(other)), Side.of_dataset(dataset), [])
     manifest = dataset.manifest
     number, generations = int(other), manifest.generations
     if not 1 <= number <= len(generations):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.dataset.end_names import Names
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.inspect.comparison import Comparison, compare_splits, period_of
@@ -50,7 +51,7 @@ class Facts:
 
     @cached_property
     def destinations(self) -> Destinations:
-        return Destinations.of(self.samples)
+        return Destinations.of(self.samples, next(iter(self.splits.values())).names)
 
     @cached_property
     def timeline(self) -> Timeline | None:
@@ -89,8 +90,9 @@ class Facts:
 
 def gather(dataset: Dataset) -> Facts:
     """Reads rows.parquet of both splits and a sample of their rows."""
-    rows = {split: dataset.rows(split) for split in SPLITS}
-    return Facts(dataset, {split: SplitFigures(own, draw(own)) for split, own in rows.items()})
+    rows, names = {split: dataset.rows(split) for split in SPLITS}, Names.read(dataset)
+    splits = {split: SplitFigures(own, draw(own), names) for split, own in rows.items()}
+    return Facts(dataset, splits)
 
 
 # --- findings -----------------------------------------------------------------------------------

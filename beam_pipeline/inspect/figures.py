@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.end_names import Names
 from beam_pipeline.dataset.rows import Rows
 from beam_pipeline.inspect.index import Period, longest_first, probes_of, sum_of
 from beam_pipeline.inspect.sample import HOURS, Sample
@@ -57,6 +58,7 @@ class SplitFigures:
 
     rows: Rows
     sample: Sample
+    names: Names  # of ends
 
     @cached_property
     def probes(self) -> pa.Table:
@@ -117,16 +119,18 @@ class SplitFigures:
     def busiest(self) -> list[dict[str, Any]]:
         """The probes with the most measurements: address, counts and shares."""
         order = [("n_measurements", "descending"), ("src_id", "ascending")]
+        top = self.probes.sort_by(order).slice(0, _MAX_BUSIEST)
+        ends = self.names.shown(top["src_addr"].combine_chunks()).to_pylist()
         return [
             {
-                "address": probe["src_addr"],
+                "address": end,
                 "n_measurements": (n := probe["n_measurements"]),
                 "share": n / max(1, self.num_measurements),
                 "num_rows": probe["num_rows"],
                 "failed_share": probe["num_failed"] / n,
                 "span_us": probe["last_us"] - probe["first_us"],
             }
-            for probe in self.probes.sort_by(order).slice(0, _MAX_BUSIEST).to_pylist()
+            for end, probe in zip(ends, top.to_pylist(), strict=True)
         ]
 
     @cached_property
@@ -188,13 +192,14 @@ class Destinations:
     """The d destinations of samples, in the order of their addresses."""
 
     samples: Mapping[str, Sample]
+    names: Names  # of ends
     codes: dict[str, np.ndarray]  # by split: each measurement's destination, int64 [m]
     weights: np.ndarray  # measurements, float64 [splits, d]
     hi: np.ndarray  # uint64 [d]
     lo: np.ndarray
 
     @classmethod
-    def of(cls, samples: Mapping[str, Sample]) -> "Destinations":
+    def of(cls, samples: Mapping[str, Sample], names: Names) -> "Destinations":
         hi = np.concatenate([sample.hi for sample in samples.values()])
         lo = np.concatenate([sample.lo for sample in samples.values()])
         order = np.lexsort((lo, hi))
@@ -208,7 +213,8 @@ class Destinations:
             np.bincount(by_split[split], sample.weight, is_new.sum())
             for split, sample in samples.items()
         ]
-        return cls(samples, by_split, np.array(weights), hi[order][is_new], lo[order][is_new])
+        halves = hi[order][is_new], lo[order][is_new]
+        return cls(samples, names, by_split, np.array(weights), *halves)
 
     def __len__(self) -> int:
         return len(self.hi)
@@ -217,7 +223,7 @@ class Destinations:
     def busiest(self) -> dict[str, dict[str, Rtts]]:
         """The RTTs of the destinations with the most measurements, by address and split."""
         top = np.argsort(-self.weights.sum(axis=0), kind="stable")[:_MAX_DESTINATIONS]
-        texts = addresses.format_any(self.hi[top], self.lo[top]).to_pylist()
+        texts = self.names.shown(addresses.format_any(self.hi[top], self.lo[top])).to_pylist()
         return {
             text: {
                 split: rtts_of(sample, self.codes[split] == code)

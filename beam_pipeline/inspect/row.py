@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.end_names import Names
 from beam_pipeline.dataset.row_codec import ProbeRow
 from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.dataset.sorted_run import widen
@@ -38,6 +39,7 @@ class OneRow(NamedTuple):
     shard: str
     position: int
     row: ProbeRow
+    names: Names
 
 
 def check_row_name(name: RowName, num_rows: int, flag: str) -> None:
@@ -52,7 +54,7 @@ def read_row(dataset: Dataset, name: RowName) -> OneRow:
     check_row_name(name, len(rows), "row")
     shard, position = rows.lines.place(name.number)
     path = dataset.manifest.splits[name.split].shards[shard].path
-    return OneRow(name, path, position, rows[name.number])
+    return OneRow(name, path, position, rows[name.number], Names.read(dataset))
 
 
 def row_text(one: OneRow) -> str:
@@ -62,9 +64,10 @@ def row_text(one: OneRow) -> str:
     median = ms_text(float(np.median(answered)) if len(answered) else None)
     failed = 1 - len(answered) / len(run)
     destinations = len(np.unique(run[["dst_hi", "dst_lo"]]))
+    (probe,) = one.names.shown([row.src_addr]).to_pylist()
     span_us = row.last_timestamp_us - row.first_timestamp_us
     return (
-        f"Row {one.name} is row {row.row_index} of probe {row.src_addr} ({one.shard} record "
+        f"Row {one.name} is row {row.row_index} of probe {probe} ({one.shard} record "
         f"{one.position}): {row.n_measurements:,} measurements of {destinations:,} destinations in "
         f"{bytes_text(row.num_bytes)}, {row.encoding}, over {span_us_text(span_us)} from "
         f"{time_text(row.first_timestamp_us)} UTC. Median RTT {median} ms, {percent(failed)} "
@@ -79,7 +82,7 @@ def row_table(one: OneRow) -> Table:
     places = np.flatnonzero(from_ends < _NUM_AT_EACH_END)
     some = run[places]
     halves = (np.ascontiguousarray(some[half]) for half in ("dst_hi", "dst_lo"))
-    texts = addresses.format_any(*halves).to_pylist()
+    texts = one.names.shown(addresses.format_any(*halves)).to_pylist()
     unit = "s" if one.row.encoding == "compact" else "us"  # compact rows have whole seconds
     times = np.datetime_as_string(some["event_time"].astype("datetime64[us]"), unit)
     rows = [

@@ -5,7 +5,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from beam_pipeline.dataset.manifest import SPLITS
-from beam_pipeline.dataset.rows import open_dataset
+from beam_pipeline.dataset.rows import open_whole
 from beam_pipeline.errors import printable
 from beam_pipeline.inspect import comparison, row
 from beam_pipeline.inspect.facts import Facts, gather, sample_text
@@ -24,7 +24,7 @@ def show(
     context_name: row.ContextName | None = None,
 ) -> None:
     """Shows a dataset, or one row or context of it, in the terminal and optionally as a page."""
-    dataset = open_dataset(path)
+    dataset = open_whole(path)
     one_row = row.read_row(dataset, row_name) if row_name else None
     context = row.draw_context(dataset, context_name) if context_name else None
     console = new_console()
@@ -53,7 +53,7 @@ def show(
 
 def show_changes(path: str, other: str) -> None:
     """Shows how a dataset differs from another (a folder) or from its own generation (a number)."""
-    found = comparison.compare_datasets(open_dataset(path), other)
+    found = comparison.compare_datasets(open_whole(path), other)
     console = new_console()
     say(console, comparison.summary(found))
     for table in comparison.change_tables(found):

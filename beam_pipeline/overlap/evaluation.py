@@ -36,6 +36,7 @@ from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_eval
 from beam_pipeline.overlap.ngrams.arrays import map_file
 from beam_pipeline.overlap.ngrams.token_batches import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.storage.files import create_file
 
 # Strings are UTF-8 with three bytes per lone surrogate, which Arrow strings cannot hold.
 _SCHEMA = pa.schema(
@@ -103,7 +104,7 @@ def write_rows(
     rows, totals = Counter(dict.fromkeys(datasets, 0)), Counter()
     letters: list[DeadLetter] = []
     found, of_file = Counter[str](), Counter[InputFile]()  # rows with a text
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    with create_file(path) as sink, pa.ipc.new_file(sink, schema) as writer:
         for dataset, file, text_fields in files:
             is_first = file not in of_file
             for batch in _read_batches(file, fields, text_fields, found):

@@ -17,11 +17,11 @@ from beam_pipeline.dataset.manifest import (
     Manifest,
     SourceFile,
 )
-from beam_pipeline.dataset.rows import Dataset, open_dataset
+from beam_pipeline.dataset.rows import Dataset, open_dataset, open_whole
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder
 from beam_pipeline.jobs.frame import start_time
-from beam_pipeline.probe_rows.options import Options
+from beam_pipeline.probe_rows.options import Options, other_option
 from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.storage.files import exists, is_gcs, is_local
 from beam_pipeline.storage.matching import FileVersion
@@ -34,7 +34,7 @@ def open_base(output: str) -> Dataset:
     if not is_local(output) and not is_gcs(output):
         raise UsageError(f"--append: {output} is neither local nor on gs://: choose such a folder")
     try:
-        dataset = open_dataset(output)
+        dataset = open_whole(output, f"--output={output}")
     except ProbelineError as error:
         raise UsageError(f"--append adds to a finished dataset, but {error}") from error
     if dataset.path != output.rstrip("/") or exists(f"{dataset.path}/{NEXT_FOLDER}/{SUCCESS_NAME}"):
@@ -60,10 +60,7 @@ def check(base: Dataset, ours: dict[str, Any]) -> None:
     for name, value in ours.items():
         said = base.manifest.options.get(name, defaults.get(name, ""))
         if value != said:
-            raise UsageError(
-                f"--append: {name} is {value!r}, but {base.path} was written with {said!r}: leave "
-                "it out, or write a new dataset of all input"
-            )
+            raise other_option(name, value, base.path, said)
     if open_dataset(base.path).manifest != base.manifest:
         raise ProbelineError(
             f"{base.path} was just changed by another run: run the same command again"
@@ -97,7 +94,7 @@ def _first_generation(manifest: Manifest) -> Generation:
     return Generation("", [], {}, manifest.versions, manifest.counts, probes, records)
 
 
-_READ_OPTIONS = ("input_format", "columns", "time_unit", "rtt_unit", "failed")
+_READ_OPTIONS = ("input_format", "columns", "time_unit", "rtt_unit", "failed", "ends")
 
 
 def plan(options: Options, files: Iterable[FileVersion]) -> Generation:

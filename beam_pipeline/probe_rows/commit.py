@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +16,24 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.dataset.croissant import write_croissant
 from beam_pipeline.dataset.data_card import read_totals, write_card
+from beam_pipeline.dataset.end_names import Names, as_file
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     FORMAT_VERSION,
     INDEX_NAME,
+    NAMES_NAME,
     SPLITS,
     Counts,
     Generation,
     LetterFile,
     Manifest,
+    NamesFile,
     Shard,
     Split,
     write_success,
 )
 from beam_pipeline.dataset.row_index import index_batches
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.frame import FAULT, check_read, versions
 from beam_pipeline.jobs.monitoring import counter
@@ -48,13 +53,14 @@ def write_dataset(
     num_files: int,
     planned: Iterable[tuple[int, int]],
     summaries: Iterable[UnitSummary],
+    names: Iterable[Iterable[str]],
     dropped: Iterable[int],
     shards: Iterable[ShardInfo],
 ) -> None:
     """Checks the counts, moves the dead letters, describes and commits the dataset.
 
     An earlier attempt may have done any of these steps. `planned` has the number and rows of every
-    work unit, `dropped` the counts of dropped duplicates.
+    work unit, `names` those of its ends, `dropped` the counts of dropped duplicates.
     """
     summaries, shards = sorted(summaries), list(shards)
     check_read(planned, ((summary.unit, summary.planned_rows) for summary in summaries))
@@ -78,7 +84,9 @@ def write_dataset(
         options, libraries = job.manifest_options(), library_versions()
         manifest = Manifest(FORMAT_VERSION, options, libraries, counts, splits, letters)
         manifest = replace(
-            manifest, generations=_generations(job, manifest, added, summaries, dead)
+            manifest,
+            generations=_generations(job, manifest, added, summaries, dead),
+            names=_write_names(job, names),
         )
         data, totals = manifest.to_json(), read_totals(indexes)
         write_card(job.folder, manifest, totals, job.command, job.run.write)
@@ -106,6 +114,18 @@ def _move_dead_letters(job: Job, summaries: Sequence[UnitSummary]) -> list[Lette
     copy_files(moves[: len(kept)], job.run.below("commit"))
     job.run.move(moves[len(kept) :])
     return named
+
+
+def _write_names(job: Job, names: Iterable[Iterable[str]]) -> NamesFile | None:
+    """Writes the names of the new input and of the datasets among it, if there are any."""
+    known = set(chain.from_iterable(names))
+    for path in job.named_datasets:
+        known.update(Names.read(open_dataset(path)))
+    if not known:
+        return None
+    data, entry = as_file(known)
+    job.run.write(f"{job.folder}/{NAMES_NAME}", data)
+    return entry
 
 
 def _numbered_letters(summaries: Sequence[UnitSummary]) -> Iterator[LetterPart]:

@@ -5,7 +5,7 @@ per probe. A probe is in one bucket only.
 
 | MeasurementUnit
 v  PreGroup      reads, checks, sorts one chunk per bucket; large chunks stay on storage
-| (bucket, Chunk)                                  | dead letters in files, counts: UnitSummary
+| (bucket, Chunk)         | names of ends          | dead letters in files, counts: UnitSummary
 v  GroupByKey
 | (bucket, [Chunk])
 v  SortBucket    merges each probe's runs in bounded memory
@@ -14,6 +14,7 @@ v  SortBucket    merges each probe's runs in bounded memory
 |                                   | CutRows
 """
 
+import itertools
 import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -82,10 +83,20 @@ class UnitSummary(Message, frozen=True):
     spans: tuple[SpanLines, ...] = ()
 
 
-class PreGroup(beam.DoFn):
-    """MeasurementUnit → (bucket, Chunk); tagged SUMMARY: UnitSummary."""
+PreGrouped = (
+    tuple[int, Chunk]
+    | TaggedOutput[Literal["summary"], UnitSummary]
+    | TaggedOutput[Literal["names"], list[str]]
+)
 
-    SUMMARY = "summary"
+
+class PreGroup(beam.DoFn):
+    """MeasurementUnit → (bucket, Chunk); tagged SUMMARY: UnitSummary.
+
+    Tagged NAMES: the distinct names of ends of a unit, if any.
+    """
+
+    SUMMARY, NAMES = "summary", "names"
 
     def __init__(self, options: ReadOptions, workspace: Workspace):
         self._options = options
@@ -97,10 +108,9 @@ class PreGroup(beam.DoFn):
         self._chunks = counter("chunks")
         self._grouped_bytes = counter("grouped_by_probe_bytes")
 
-    def process(
-        self, unit: MeasurementUnit
-    ) -> Iterator[tuple[int, Chunk] | TaggedOutput[Literal["summary"], UnitSummary]]:
+    def process(self, unit: MeasurementUnit) -> Iterator[PreGrouped]:
         blocks: list[Block] = []
+        names: set[str] = set()
         waiting = num_measurements = num_left_out = num_rows = planned_rows = 0
         letters, tally = _letter_box(unit.index, self._workspace), UnitTally()
         spans: list[SpanLines] = []
@@ -112,6 +122,7 @@ class PreGroup(beam.DoFn):
                 num_rows += batch.num_rows
                 num_left_out += batch.num_left_out
                 tally.add(piece, batch)
+                names.update(batch.names)
                 if batch.block is None:
                     continue
                 block = as_stored(batch.block) if self._options.as_stored else batch.block
@@ -148,6 +159,8 @@ class PreGroup(beam.DoFn):
             tuple(spans),
         )
         yield TaggedOutput(self.SUMMARY, summary)
+        if names:
+            yield TaggedOutput(self.NAMES, sorted(names))
 
     def _read_piece(self, piece: Piece) -> Iterator[CheckedBatch]:
         with logged("Read, check and pre-group", file=piece.path):
@@ -322,11 +335,12 @@ class GroupedRows(NamedTuple):
     cut: beam.PCollection  # CutRows: probes whose history fits in memory
     split: beam.PCollection  # CutRows: all others
     summaries: beam.PCollection  # UnitSummary
+    names: beam.PCollection  # of ends, distinct: one list
     dropped: beam.PCollection  # numbers of duplicates
 
 
 class GroupIntoRows(beam.PTransform):
-    """MeasurementUnit → GroupedRows, four PCollections.
+    """MeasurementUnit → GroupedRows, five PCollections.
 
     The two kinds of rows stay apart, since some runners would hold a joined collection in memory.
     """
@@ -339,7 +353,7 @@ class GroupIntoRows(beam.PTransform):
 
     def expand(self, units: beam.PCollection) -> Any:
         read = units | "Read, check and pre-group" >> beam.ParDo(self._pregroup).with_outputs(
-            PreGroup.SUMMARY, main="chunks"
+            PreGroup.SUMMARY, PreGroup.NAMES, main="chunks"
         )
         ordered = (
             read.chunks
@@ -355,4 +369,9 @@ class GroupIntoRows(beam.PTransform):
             | "Spread segments" >> beam.Reshuffle()
             | "Cut rows" >> beam.ParDo(self._split)
         )
-        return GroupedRows(ordered.rows, split, read.summary, ordered.dropped)
+        names = read.names | "All names" >> beam.CombineGlobally(_union)
+        return GroupedRows(ordered.rows, split, read.summary, names, ordered.dropped)
+
+
+def _union(names: Iterable[Iterable[str]]) -> list[str]:
+    return sorted(set(itertools.chain.from_iterable(names)))

@@ -38,6 +38,7 @@ class Job:
     inline_bytes: int  # payloads up to this size travel in their element, not in a file
     planned: Generation | None = None  # without its counts
     base: Manifest | None = None  # of the dataset being appended to, without its shards
+    named_datasets: tuple[str, ...] = ()  # inputs, or the dataset appended to, with names of ends
 
     @property
     def workspace(self) -> Workspace:

@@ -52,6 +52,8 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
         return appending.tidied(options.output)
     if base:
         stored += stored_rows.shards_of(base, is_of_output=True)
+    datasets = [*given.datasets, base] if base else given.datasets
+    named = tuple(dataset.path for dataset in datasets if dataset.manifest.names)
     files: MeasurementFiles = [*stored, *matched]
     if is_inspected_here := len(matched) <= _MAX_FILES_IN_LAUNCHER:
         inspect = partial(inputs.inspect, options=read_options)
@@ -79,6 +81,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
             inline_bytes=inline_bytes(options, beam_options),
             planned=planned,
             base=appending.as_base(base.manifest) if base else None,
+            named_datasets=() if read_options.anonymize else named,
         )
         if base:
             appending.check(base, job.manifest_options())
@@ -135,6 +138,8 @@ def sort_inputs(options: Options) -> Inputs:
         return Inputs([stored_rows.open_input(path) for path in paths], [])
     if options.input_format != "auto":
         return Inputs([], list(options.input))
+    for path in filter(stored_rows.is_part, paths):
+        stored_rows.open_input(path)  # refuses it
     folders = list(filter(stored_rows.is_dataset, paths))
     patterns = [path for path in options.input if path.rstrip("/") not in folders]
     return Inputs([stored_rows.open_input(path) for path in folders], patterns)

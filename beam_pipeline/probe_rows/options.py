@@ -1,6 +1,7 @@
 """The flags of the probe-rows job; `parse` separates them from Beam's, such as `--runner`."""
 
 import argparse
+from collections.abc import Mapping as Values
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,13 @@ class Options:
         "RTTs of lost pings, besides negative ones: null, nan, zero, or a text such as timeout; "
         "several with commas.",
         "negative",
+        group="input",
+    )
+    ends: str = flag(
+        "What src_addr and dst_addr of tables are: addresses, or names of hosts or sites, each of "
+        "which gets a private IPv6 address; a text that is an address remains one.",
+        "addresses",
+        choices=("addresses", "names"),
         group="input",
     )
     atlas_source: str = flag(
@@ -214,7 +222,7 @@ class Options:
         mapping = self.mapping()
         if mapping != Mapping() and self.input_format not in ("auto", *TABLES):
             raise UsageError(
-                "--columns, --time_unit, --rtt_unit and --failed describe tables, not "
+                "--columns, --time_unit, --rtt_unit, --failed and --ends describe tables, not "
                 f"--input_format={self.input_format}: leave one of them out"
             )
         if self.output_format == "arrayrecord":
@@ -239,6 +247,7 @@ class Options:
             self.time_unit,  # type: ignore[arg-type]
             self.rtt_unit,  # type: ignore[arg-type]
             parse_failed(self.failed),
+            self.ends,  # type: ignore[arg-type]
         )
 
     def sample(self) -> Sample:
@@ -285,22 +294,42 @@ def parse(argv: Sequence[str]) -> tuple[Options, "PipelineOptions"]:
     if values["append"]:
         unset = {name: None for name in values if name != "input"}
         given, _ = parser.parse_known_args(argv, argparse.Namespace(**unset))
-        is_given = [name for name in values if getattr(given, name) is not None]
-        values = {**values, **_options_of(values["output"], is_given)}
+        own = {name: value for name, value in vars(given).items() if value is not None}
+        values = {**values, **_options_of(values["output"], own)}
     options = Options(**{**values, "input": tuple(values["input"])})
     from beam_pipeline.jobs.beam_options import parse_beam_options
 
     return options, parse_beam_options(rest, [item.name for item in fields(Options)])
 
 
-def _options_of(output: str, given: Sequence[str]) -> dict[str, Any]:
+def _options_of(output: str, given: Values[str, Any]) -> dict[str, Any]:
     """Returns the options of the dataset to append to, without those given as flags."""
-    from beam_pipeline.dataset.rows import open_dataset
+    from beam_pipeline.dataset.rows import open_whole
 
     check_path("output", output)
     try:
-        options = open_dataset(output).manifest.options
+        dataset = open_whole(output, f"--output={output}")
     except ProbelineError as error:
         raise UsageError(f"--append adds to a finished dataset, but {error}") from error
-    names = {item.name for item in fields(Options)}.intersection(options).difference(given)
-    return {name: options[name] for name in names if options[name] != ""}
+    said = dataset.manifest.options
+    for name in (item.name for item in fields(DatasetOptions)):
+        if name in given and given[name] != said.get(name, given[name]):
+            raise other_option(name, given[name], dataset.path, said[name])
+    known = {item.name for item in fields(Options)}.intersection(said)
+    own = {name: said[name] for name in known if said[name] != ""}
+    try:
+        Options(input=(output,), output=output, **own)
+    except UsageError as error:
+        raise UsageError(
+            f"--append: the options of {dataset.path} are not valid, {error}: copy the dataset "
+            "again as a whole"
+        ) from error
+    return {name: own[name] for name in own if name not in given}
+
+
+def other_option(name: str, value: Any, path: str, said: Any) -> UsageError:
+    """Returns the error for an option that is not that of the dataset to append to."""
+    return UsageError(
+        f"--append: {name} is {value!r}, but {path} was written with {said!r}: leave it out, or "
+        "write a new dataset of all input"
+    )

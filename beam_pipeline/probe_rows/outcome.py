@@ -23,7 +23,10 @@ _MAX_NAMED_FILES = 100
 _MAX_VALUE_CHARS = 120
 _SHORT_MS, _LONG_MS = 0.01, 60_000.0
 _YEAR_2000_US = int(datetime(2000, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
-_ADDRESS_CURE = "an address is a text such as 192.0.2.1 or 2001:db8::1, without prefix or port"
+_ADDRESS_CURE = (
+    "an address is a text such as 192.0.2.1 or 2001:db8::1, without prefix or port; "
+    "for names of hosts or sites, pass --ends=names"
+)
 _UNIT_CURE = "check the unit of the times (--time_unit)"
 CURES = {
     "event_time_unreadable": "write times in ISO 8601, or as numbers with --time_unit",

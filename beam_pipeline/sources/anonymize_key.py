@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
-from beam_pipeline.storage.files import is_local, read_file
+from beam_pipeline.storage.files import check_regular, file_infos, is_local, read_file
 
 Anonymization = Literal["none", "prefix_preserving"]
 METHODS: tuple[Anonymization, ...] = ("none", "prefix_preserving")
 KEY_VARIABLE = "PROBELINE_ANONYMIZE_KEY"
 
 _KEY_BYTES = 32
+_MAX_FILE_BYTES = 256  # of a key in hex, with white space
 _SECRET = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
 _HEX_KEY = re.compile(r"[0-9A-Fa-f]{64}")
 _MAKE_ONE = "make one with: openssl rand -hex 32 > key.hex"
@@ -80,12 +81,28 @@ def read_key(source: str) -> bytes:
             )
         data = text.encode(errors="surrogateescape")
     else:
-        data = _read_secret(source) if is_secret(source) else read_file(source)
+        data = _read_secret(source) if is_secret(source) else _read_key_file(source)
         if data is None:
             raise UsageError(
                 f"{described(source)}: there is no such file; check the path, or {_MAKE_ONE}"
             )
     return parse_key(data, described(source))
+
+
+def _read_key_file(path: str) -> bytes | None:
+    """Returns the content of a small regular file; None if it is missing."""
+    check_regular([path])
+    info = file_infos([path])[path]
+    if info and info.num_bytes > _MAX_FILE_BYTES:
+        raise _not_a_key(described(path), f"{info.num_bytes} bytes")
+    return read_file(path)
+
+
+def _not_a_key(name: str, found: str) -> UsageError:
+    return UsageError(
+        f"{name} has {found}: a key is {_KEY_BYTES} random bytes or {2 * _KEY_BYTES} hex digits; "
+        f"{_MAKE_ONE}"
+    )
 
 
 def parse_key(data: bytes, name: str) -> bytes:
@@ -97,11 +114,7 @@ def parse_key(data: bytes, name: str) -> bytes:
     elif len(data) == _KEY_BYTES and not is_hex:  # 32 hex digits are half of a key
         key = data
     else:
-        found = f"{len(text)} hex digits" if is_hex else f"{len(data)} bytes"
-        raise UsageError(
-            f"{name} has {found}: a key is {_KEY_BYTES} random bytes or {2 * _KEY_BYTES} hex "
-            f"digits; {_MAKE_ONE}"
-        )
+        raise _not_a_key(name, f"{len(text)} hex digits" if is_hex else f"{len(data)} bytes")
     if len(set(key)) < _MIN_DISTINCT_BYTES:
         raise UsageError(
             f"{name} has a key with only {len(set(key))} different bytes, which is not random; "

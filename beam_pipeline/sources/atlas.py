@@ -11,7 +11,7 @@ import contextlib
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -27,7 +27,7 @@ from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources import measurements
 from beam_pipeline.sources.mapping import family_of
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
-from beam_pipeline.storage.lines import DAMAGE, split_lines
+from beam_pipeline.storage.lines import DAMAGE, whole_lines
 
 # Reasons of dead letters for lines, and for single pings. The last two are rules of `check`, for
 # values that do not fit its columns.
@@ -59,6 +59,9 @@ _PING_FIELDS = {
     "rtt": (pa.types.is_floating, "a floating-point number"),
 }
 _PING_PATHS = tuple(f".{name}" for name in _PING_FIELDS)
+
+
+_LINE_FEED, _OPEN, _CLOSE = (np.uint8(ord(char)) for char in "\n{}")
 
 
 class JsonBatch(NamedTuple):
@@ -100,7 +103,7 @@ class _Result(msgspec.Struct, gc=False, kw_only=True):
     src: str | None
     dst_addr: str | None
     af: int | None
-    result: list[_Ping]
+    result: Sequence[_Ping]
 
 
 def _plain_decoder(atlas_source: AtlasSource) -> msgspec.json.Decoder[_Result]:
@@ -113,9 +116,10 @@ def _plain_decoder(atlas_source: AtlasSource) -> msgspec.json.Decoder[_Result]:
     fields = [
         ("timestamp", Annotated[int, msgspec.Meta(ge=-_MAX_SECONDS, le=_MAX_SECONDS)]),
         ("src", str, msgspec.field(name=atlas_source)),
-        ("dst_addr", str),
+        ("dst_addr", str | None, None),  # absent after a failed name resolution
+        ("addr", None, None),
         ("af", Literal[4, 6]),
-        ("result", Annotated[list[_Ping], msgspec.Meta(min_length=1)]),
+        ("result", Annotated[tuple[_Ping, ...], msgspec.Meta(min_length=1)]),
         ("type", Literal["ping"], "ping"),
     ]
     plain = msgspec.defstruct("PlainResult", fields, bases=(_Result,), gc=False, kw_only=True)
@@ -132,52 +136,63 @@ class _Codes(dict[str | None, int | None]):
         code = self[text] = len(self) - 1
         return code
 
-    def encoded(self, codes: list[int | None]) -> pa.DictionaryArray:
+    def of(self, texts: list[str | None]) -> pa.Array:
+        return pa.array(map(self.__getitem__, texts), pa.int32())
+
+    def encoded(self, codes: pa.Array) -> pa.DictionaryArray:
+        """Returns the texts of codes."""
         table = pa.array(itertools.islice(self, 1, None), pa.string())
-        return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), table)
+        return pa.DictionaryArray.from_arrays(codes, table)
+
+
+class _Block(NamedTuple):
+    """What consecutive lines hold."""
+
+    lines: np.ndarray  # int64, of each result, counted from 0
+    results: list[_Result]
+    letters: list[tuple[int, str, str]]  # as in JsonBatch
+    num_lines: int
 
 
 class _Columns:
     """Collects results and dead letters for a batch."""
 
     def __init__(self) -> None:
-        self.lines: list[int] = []  # of each result, as the next five
-        self.times: list[int | float | None] = []
-        self.srcs: list[int | None] = []  # codes
-        self.dsts: list[int | None] = []
-        self.versions: list[int | None] = []
-        self.num_pings: list[int] = []
-        self.rtts: list[float | None] = []  # of each ping
+        self.num_rows = 0  # pings and dead letters
         self.letters: list[tuple[int, str, str]] = []
+        self._blocks: list[list[pa.Array]] = []
         self._src_codes, self._dst_codes = _Codes(), _Codes()
 
-    def __len__(self) -> int:
-        return len(self.rtts) + len(self.letters)
-
-    def add(self, lines: Iterable[int], results: list[_Result]) -> None:
-        """Adds results and their lines."""
-        # Column by column, while the results of a block are in the processor's cache.
-        self.lines += lines
-        self.times += [each.timestamp for each in results]
-        self.srcs += map(self._src_codes.__getitem__, [each.src for each in results])
-        self.dsts += map(self._dst_codes.__getitem__, [each.dst_addr for each in results])
-        self.versions += [each.af for each in results]
-        self.num_pings += [len(each.result) for each in results]
-        self.rtts += [
+    def add(self, block: _Block) -> None:
+        """Adds a block, as arrays while its objects are in the processor's cache."""
+        results = block.results
+        rtts = [
             ping.rtt if ping.x is UNSET and ping.error is UNSET else _FAILED
             for each in results
             for ping in each.result
         ]
+        arrays = [
+            pa.array(block.lines),
+            _event_times([each.timestamp for each in results]),
+            self._src_codes.of([each.src for each in results]),
+            self._dst_codes.of([each.dst_addr for each in results]),
+            pa.array([each.af for each in results], pa.int8()),
+            pa.array([len(each.result) for each in results], pa.int64()),
+            pa.array(rtts, pa.float64()),
+        ]
+        self._blocks.append(arrays)
+        self.letters += block.letters
+        self.num_rows += len(rtts) + len(block.letters)
 
     def batch(self, num_lines: int) -> JsonBatch:
         """Returns all that was added, which came from `num_lines` lines."""
-        dst, version = self._dst_codes.encoded(self.dsts), pa.array(self.versions, pa.int8())
+        columns = map(pa.concat_arrays, zip(*self._blocks, strict=True))
+        lines, event_time, src, dst, version, num_pings, rtt = columns
+        src, dst = self._src_codes.encoded(src), self._dst_codes.encoded(dst)
         if version.null_count:
             version = pc.coalesce(version, family_of(dst))
-        lines, num_pings = pa.array(self.lines, pa.int64()), pa.array(self.num_pings, pa.int64())
         parents = np.repeat(np.arange(len(lines)), num_pings.to_numpy())
-        shared = [_event_times(self.times), self._src_codes.encoded(self.srcs), dst, version]
-        batch = _repeat(shared, parents, pa.array(self.rtts, pa.float64()))
+        batch = _repeat([event_time, src, dst, version], parents, rtt)
         return JsonBatch(batch, lines.to_numpy()[parents], self.letters, num_lines)
 
 
@@ -221,10 +236,11 @@ def read_json(
     parse = functools.partial(_parse, atlas_source=atlas_source, hops=hops)
     start = next_line = 0
     damage: list[Exception] = []
-    for lines in _lines(blocks, damage, split_lines if is_span else split_objects):
-        _read_lines(lines, next_line, decoder, parse, columns)
-        next_line += len(lines)
-        if len(columns) >= batch_rows:
+    for text in _texts(blocks, damage, is_span):
+        block = _read_block(text, next_line, decoder, parse)
+        columns.add(block)
+        next_line += block.num_lines
+        if columns.num_rows >= batch_rows:
             yield columns.batch(next_line - start)
             columns, start = _Columns(), next_line
     if next_line > start:
@@ -233,56 +249,87 @@ def read_json(
         raise damage[0]
 
 
-def _lines(
-    blocks: Iterator[bytes],
-    damage: list[Exception],
-    split: Callable[[Iterator[bytes], int], Iterator[list[bytes]]],
-) -> Iterator[list[bytes]]:
-    """Yields lines, or the elements of an array; an error that ends them goes to `damage`."""
+def _texts(
+    blocks: Iterator[bytes], damage: list[Exception], is_span: bool
+) -> Iterator[bytes | list[bytes]]:
+    """Yields lines, joined, or elements of an array; an error that ends them goes to `damage`."""
+    split = whole_lines if is_span else functools.partial(split_objects, of_lines=whole_lines)
     try:
         yield from split(blocks, MAX_LINE_BYTES)
     except (*DAMAGE, ArrayError) as error:
         damage.append(error)
 
 
-def _read_lines(
-    lines: list[bytes],
+def _read_block(
+    text: bytes | list[bytes],
     first_line: int,
     decoder: msgspec.json.Decoder[_Result],
     parse: _Parse,
-    columns: _Columns,
-) -> None:
-    """Adds consecutive lines to `columns`: plain ones as decoded, others by the rules."""
-    texts = lines
-    if max(map(len, lines), default=0) > MAX_LINE_BYTES:
-        texts = [text if len(text) <= MAX_LINE_BYTES else b"" for text in lines]
-    # `bytes.decode` checks the fields that the decoder skips.
-    decoded = map(decoder.decode, map(bytes.decode, texts))
-    done = 0
-    while done < len(lines):
-        results: list[_Result] = []
-        with contextlib.suppress(ValueError, RecursionError):  # at the first line that is not plain
+) -> _Block:
+    """Reads consecutive lines: plain ones as decoded, if possible at once, others by the rules."""
+    if isinstance(text, bytes):
+        if plain := _plain_results(text, decoder):
+            lines = np.arange(first_line, first_line + len(plain))
+            return _Block(lines, plain, [], len(plain))
+        text = text.split(b"\n")
+    texts = text
+    if max(map(len, text), default=0) > MAX_LINE_BYTES:
+        texts = [line if len(line) <= MAX_LINE_BYTES else b"" for line in text]
+    decoded = map(decoder.decode, map(_checked, texts))
+    numbers: list[int] = []
+    results: list[_Result] = []
+    letters: list[tuple[int, str, str]] = []
+    odd = -1  # the last line that is not plain
+    while odd < len(text):
+        plain = odd + 1
+        num_before = len(results)
+        with contextlib.suppress(ValueError, RecursionError):
             for result in decoded:
                 results.append(result)
-        odd = done + len(results)
-        columns.add(range(first_line + done, first_line + odd), results)
-        if odd < len(lines):
-            _read_odd_line(lines[odd], first_line + odd, parse, columns)
-        done = odd + 1
+        odd = plain + len(results) - num_before
+        numbers += range(first_line + plain, first_line + odd)
+        if odd < len(text):
+            found, bad = _read_odd_line(text[odd], parse)
+            numbers += [first_line + odd] * len(found)
+            results += found
+            letters += [(first_line + odd, *letter) for letter in bad]
+    return _Block(np.array(numbers, np.int64), results, letters, len(text))
 
 
-def _read_odd_line(text: bytes, line: int, parse: _Parse, columns: _Columns) -> None:
+def _plain_results(text: bytes, decoder: msgspec.json.Decoder[_Result]) -> list[_Result]:
+    """Returns the results of consecutive lines if all are plain, else an empty list."""
+    chars = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(chars == _LINE_FEED)
+    lengths = np.diff(ends, prepend=-1, append=len(text)) - 1
+    if not 0 < lengths.min() <= lengths.max() <= MAX_LINE_BYTES:
+        return []
+    # `decode_lines` does not look for line feeds. But no value has `}`, a line feed and `{` in
+    # sequence, so if these are around every line end, values end there, and perhaps elsewhere.
+    if (chars[ends - 1] != _CLOSE).any() or (chars[ends + 1] != _OPEN).any():
+        return []
+    with contextlib.suppress(ValueError, RecursionError):
+        results = decoder.decode_lines(_checked(text))
+        if len(results) == len(lengths):
+            return results
+    return []
+
+
+def _checked(text: bytes) -> bytes:
+    """Returns a text, or raises a ValueError unless it is UTF-8, also where a decoder skips it."""
+    if not text.isascii():
+        text.decode()
+    return text
+
+
+def _read_odd_line(text: bytes, parse: _Parse) -> tuple[list[_Result], list[_Letter]]:
     if not text or text.isspace():
-        return
+        return [], []
     try:
-        results, letters = parse(text)
+        return parse(text)
     except _BadLineError as bad:
         # A character takes at most four bytes, so enough bytes remain for a dead letter.
         excerpt = text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")
-        columns.letters.append((line, str(bad), excerpt[:MAX_VALUE_CHARS]))
-    else:
-        columns.add([line] * len(results), results)
-        columns.letters += [(line, *letter) for letter in letters]
+        return [], [(str(bad), excerpt[:MAX_VALUE_CHARS])]
 
 
 def _parse(
@@ -425,9 +472,10 @@ def _ping(entry: Any) -> _Ping:
 
 
 def _event_times(seconds: list[int | float | None]) -> pa.Array:
-    if set(map(type, seconds)) == {int}:
-        times = pa.array(seconds, pa.int64()).to_numpy() * _US_PER_S
-        return pa.array(times, pa.timestamp("us"))
+    with contextlib.suppress(pa.ArrowInvalid):
+        whole = pa.array(seconds)
+        if whole.type == pa.int64() and not whole.null_count:
+            return pa.array(whole.to_numpy() * _US_PER_S, pa.timestamp("us"))
     times = [each if each is None else round(each * _US_PER_S) for each in seconds]
     return pa.array(times, pa.timestamp("us"))
 

@@ -6,6 +6,7 @@ Names of files do not count. A file of another kind is refused before anything i
 import csv
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import orjson
@@ -25,9 +26,13 @@ _BINARY = (
     (b"\xff\xff\xff\xff", "Arrow IPC", "arrow"),  # a stream
 )
 BINARY_MAGIC = tuple(magic for magic, _, _ in _BINARY)
+_ORC = (
+    'python -c "from pyarrow import orc, parquet; '
+    "parquet.write_table(orc.read_table('FILE'), 'pings.parquet')\""
+)
 # First bytes, name, and what makes a file of it that can be read.
 _FOREIGN = (
-    (b"ORC", "an ORC file", "convert it with pyarrow.orc and pyarrow.parquet"),
+    (b"ORC", "an ORC file", _ORC),
     (b"Obj\x01", "an Avro file", _DUCKDB.format(reader="read_avro('FILE')")),
     (b"SQLite format 3\0", "an SQLite database", _DUCKDB.format(reader="sqlite_scan('FILE', 'T')")),
     (b"\xfd7zXZ\0", "compressed with xz", "decompress it (xz -d) or compress it with zstd"),
@@ -234,7 +239,8 @@ def _detect_text(head: bytes, path: str, options: ReadOptions) -> Detected:
         is_text = b"\0" not in head
     except UnicodeDecodeError:
         is_text = False
-    dialect = tables.find_dialect(head, options.mapping)
+    lines = b"\n".join(chain.from_iterable(tables.split_text([head], HEAD_BYTES))).split(b"\n")
+    dialect = tables.find_dialect(lines[0], options.mapping)
     names = {name for source in options.mapping.sources for name in source.names}
     is_table = is_text and (names.intersection(dialect.names) or wanted == "csv")
     if not is_table:
@@ -250,17 +256,19 @@ def _detect_text(head: bytes, path: str, options: ReadOptions) -> Detected:
     problem = mapping.problem_of(
         dialect.schema, options.mapping, mapping.partitions_of(path), shown
     )
-    return Detected("csv", problem or _time_problem(head, dialect, options))
+    return Detected("csv", problem or _time_problem(lines, dialect, options))
 
 
-def _time_problem(head: bytes, dialect: tables.Dialect, options: ReadOptions) -> str | None:
+def _time_problem(
+    lines: Sequence[bytes], dialect: tables.Dialect, options: ReadOptions
+) -> str | None:
     """Returns the problem of times that are numbers without a unit."""
     names = options.mapping.names["event_time"].names
     if options.mapping.time_unit or not names or names[0] not in dialect.names:
         return None
-    lines = head.decode("utf-8", "replace").splitlines()[dialect.num_skipped :][:_OBJECTS]
+    texts = (line.decode("utf-8", "replace") for line in lines[dialect.has_header : _OBJECTS])
     index = dialect.names.index(names[0])
-    rows = csv.reader(filter(str.strip, lines), delimiter=dialect.delimiter)
+    rows = csv.reader(texts, delimiter=dialect.delimiter)
     times = [row[index].strip() for row in rows if len(row) > index]
     if times and all(map(_NUMBER.fullmatch, times)):
         return (

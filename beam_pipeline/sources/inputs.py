@@ -8,6 +8,7 @@ so a missing column ends the job before any row is read.
 import contextlib
 import itertools
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from beam_pipeline.sources import atlas, detection, mapping, tables
 from beam_pipeline.sources.anonymize import WITHHELD
 from beam_pipeline.sources.options import InputFormat, ReadOptions
 from beam_pipeline.sources.spans import Span, spans_of
-from beam_pipeline.storage.files import check_path, check_regular, is_folder, is_local, open_file
+from beam_pipeline.storage.files import check_path, check_regular, is_local, open_file
 from beam_pipeline.storage.lines import (
     BYTE_ORDER_MARK,
     DAMAGE,
@@ -28,13 +29,15 @@ from beam_pipeline.storage.lines import (
     decompressed,
     needs_large_window,
 )
-from beam_pipeline.storage.matching import FileVersion, match, match_input, unchanged
+from beam_pipeline.storage.matching import FileVersion, match, match_below, match_input, unchanged
 from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
 
 UNIT_ROWS = 2_000_000
 UNIT_JSON_BYTES = 64 << 20
 _EVEN_WORKERS = 4
 _MAGIC_BYTES = 4096
+# Below the folder of a Delta or Iceberg table.
+_TABLE_MARKS = ("_delta_log/*", "metadata/version-hint.text", "metadata/*.metadata.json")
 # The rows of the others are counted only when they are read.
 _COUNTED = ("parquet", "atlas_bigquery", "probe_rows")
 
@@ -104,8 +107,8 @@ def match_files(patterns: Sequence[str]) -> list[FileVersion]:
     for pattern in patterns:
         folder, files = match_input(pattern, "--input", "*")
         if folder is not None:
-            _refuse_table_format(folder)
             glob = pattern.removeprefix(folder)
+            _refuse_table_formats(folder, glob, files)
             files = [file for file in files if not _is_hidden(file.path[len(folder) :], glob)]
         if not files:
             deeper = f"{folder}**/*" if folder == f"{pattern.rstrip('/')}/" else ""
@@ -134,17 +137,28 @@ def _is_hidden(path: str, glob: str) -> bool:
     return any(not any(fnmatchcase(part, name) for name in named) for part in hidden)
 
 
-def _refuse_table_format(folder: str) -> None:
-    """Raises UsageError for a folder of a table whose files are not all live."""
-    for name, marks, function in (
-        ("Delta", ("_delta_log",), "delta_scan"),
-        ("Iceberg", ("metadata/version-hint.text", "metadata/*.metadata.json"), "iceberg_scan"),
-    ):
-        root = folder.rstrip("/") or "."
-        if any(is_folder(f"{root}/{mark}") or match(f"{root}/{mark}") for mark in marks):
+def _refuse_table_formats(folder: str, glob: str, files: Sequence[FileVersion]) -> None:
+    """Raises UsageError if the files are those of a table, which may have removed some of them."""
+    roots = [folder]  # and the folders above, up from a table's inner ones
+    while "=" in (name := os.path.basename(roots[-1].rstrip("/"))) or name == "data":
+        if roots[-1].endswith(f"://{name}/"):  # a bucket
+            break
+        roots.append(roots[-1].rstrip("/").removesuffix(name))
+    marks = [mark for root in roots for each in _TABLE_MARKS for mark in match(f"{root}{each}")]
+    if any("/" in file.path[len(folder) :] for file in files):
+        start = re.split(r"[*?[]", glob, maxsplit=1)[0]
+        marks += match_below(folder, [f"{start}**/{each}" for each in _TABLE_MARKS])
+    searched = {root.rstrip("/") for root in roots}
+    for mark in marks:
+        inner = os.path.dirname(mark.path)
+        root = os.path.dirname(inner)
+        if root in searched or any(file.path.startswith(f"{root}/") for file in files):
+            kind = "Delta" if inner.endswith("_delta_log") else "Iceberg"
+            root = root or "."
             raise UsageError(
-                f"--input={root} is a {name} table, whose files may have removed rows: export "
-                f"the live ones, duckdb -c \"COPY (FROM {function}('{root}')) TO 'pings.parquet'\""
+                f"--input={root} is a {kind} table, whose files may have removed rows: export the "
+                f"live ones, duckdb -c \"COPY (FROM {kind.lower()}_scan('{root}')) TO "
+                "'pings.parquet'\""
             )
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.end_names import address_of, is_name
 from beam_pipeline.sources.options import COLUMNS, Mapping, Source
 
 _NUMBER_PER_US = {"s": 1e-6, "ms": 1e-3, "us": 1.0, "ns": 1e3}
@@ -40,6 +41,7 @@ class Converted(NamedTuple):
     parents: np.ndarray | None  # int64 [n], the row of each measurement; None if it is its number
     unreadable: dict[str, np.ndarray]  # by column: bool [n], whether its value cannot be read
     originals: pa.RecordBatch  # the columns of COLUMNS as the input has them, for dead letters
+    names: tuple[str, ...] = ()  # of ends, distinct
 
 
 def is_text(dtype: pa.DataType) -> bool:
@@ -164,12 +166,14 @@ def _type_problem(
         packed = _packed_kind(dtype)
         if source.is_packed:
             return None if packed else f"{seen}, which holds no packed addresses: leave out :packed"
-        if packed:
+        if packed and mapping.ends != "names":
             return (
                 f"{seen}, which must be a text; if it is an address as {packed}, pass --columns "
                 f"{column}={name}:packed"
             )
-        return None if is_text(dtype) else f"{seen}, which must be a text"
+        if is_text(dtype) or (mapping.ends == "names" and _is_number(dtype)):
+            return None
+        return f"{seen}, which must be a text"
     if column == "rtt" and _is_list(dtype):
         dtype = dtype.value_type
     if _is_number(dtype) or is_text(dtype) or pa.types.is_null(dtype):
@@ -206,6 +210,10 @@ def convert(
 
     sources = mapping.names
     src, dst = (_addresses(raw[name], sources[name]) for name in ("src_addr", "dst_addr"))
+    names: set[str] = set()
+    if mapping.ends == "names":
+        raw.pop("ip_version", None)  # a name has none
+        src, dst = _named(src, names), _named(dst, names)
     version = read("ip_version", _versions) if "ip_version" in raw else family_of(_encoded(dst))
     columns = [
         read("event_time", _times, mapping.time_unit),
@@ -220,7 +228,7 @@ def convert(
         for name in COLUMNS
     ]
     originals = pa.RecordBatch.from_arrays(shown, names=list(COLUMNS))
-    return Converted(measurements, parents, unreadable, originals)
+    return Converted(measurements, parents, unreadable, originals, tuple(names))
 
 
 def _is_shown(dtype: pa.DataType) -> bool:
@@ -307,17 +315,30 @@ def _addresses(column: pa.Array, source: Source) -> pa.Array:
         return column.cast(pa.string())
     if not source.is_packed:
         if not is_text(_value_type(column.type)):  # JSON has any type
-            return (
-                column.cast(pa.string())
-                if _is_number(column.type)
-                else pa.nulls(len(column), pa.string())
-            )
+            column = _plain(column)
+            is_number = _is_number(column.type)
+            return column.cast(pa.string()) if is_number else pa.nulls(len(column), pa.string())
         if pa.types.is_dictionary(column.type) or pa.types.is_string_view(column.type):
             return column
         return _plain(column)
     encoded = _encoded(column)
     texts = [_unpacked(value) for value in encoded.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(texts, pa.string()))
+
+
+def _named(column: pa.Array, names: set[str]) -> pa.DictionaryArray:
+    """Replaces names by their addresses, and adds them to `names`; leaves addresses as they are."""
+    encoded = _encoded(_plain(column))
+    _, _, status = addresses.parse(encoded.dictionary)
+    texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+    for at in np.flatnonzero((status == addresses.INVALID) | (status == addresses.ZONE_ID)):
+        with contextlib.suppress(UnicodeDecodeError):
+            name = texts[at].decode().strip()
+            if is_name(name):
+                texts[at] = address_of(name).encode()
+                names.add(name)
+    known = pa.array(texts, pa.large_binary()).view(pa.large_string())
+    return pa.DictionaryArray.from_arrays(encoded.indices, known)
 
 
 def _unpacked(value: int | bytes | None) -> str | None:

@@ -24,6 +24,7 @@ RTT_UNITS: tuple[RttUnit, ...] = get_args(RttUnit)
 AtlasSource = Literal["from", "src_addr"]
 ATLAS_SOURCES: tuple[AtlasSource, ...] = ("from", "src_addr")
 Hops = Literal["last", "all"]
+Ends = Literal["addresses", "names"]
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _EPOCH_SECONDS = re.compile(r"\d+(\.\d{1,6})?")
@@ -113,6 +114,7 @@ class Mapping:
     time_unit: TimeUnit = ""  # of times that are numbers; "" refuses these
     rtt_unit: RttUnit = "ms"
     failed: tuple[str, ...] = ()  # null, nan, zero, or a text: lost pings, besides negative RTTs
+    ends: Ends = "addresses"  # names: a text that is no address is the name of a host or site
 
     @property
     def names(self) -> dict[str, Source]:

@@ -24,7 +24,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.dataset.end_names import address_of
 from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, inputs, mapping, scamper, stored_rows, tables
@@ -46,7 +48,7 @@ from beam_pipeline.sources.tables import BadRow, TableBatch
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.lines import DAMAGE
 from beam_pipeline.storage.matching import FileVersion, unchanged
-from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
+from beam_pipeline.storage.parquet import PIECE_BYTES, column_chunks, open_parquet
 
 BATCH_ROWS = 131_072
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
@@ -64,6 +66,7 @@ class RawBatch(NamedTuple):
     num_left_out: int = 0  # rows skipped because they are outside the window
     unreadable: Mapping[str, np.ndarray] = MappingProxyType({})  # as `measurements.check` takes it
     originals: pa.RecordBatch | None = None  # n rows: the columns as the input has them
+    names: tuple[str, ...] = ()  # of ends, distinct
 
 
 class CheckedBatch(NamedTuple):
@@ -74,6 +77,7 @@ class CheckedBatch(NamedTuple):
     letters: list[DeadLetter]
     next_row: int  # the row of the file, or line, after the batch
     num_left_out: int = 0
+    names: tuple[str, ...] = ()  # of ends in `block`, distinct; none if they are anonymised
 
 
 class UnreadableInputError(Exception):
@@ -147,10 +151,23 @@ def _checked_batches(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatc
 
 def _in_sample(batch: CheckedBatch, options: ReadOptions) -> CheckedBatch:
     if batch.block is None:
-        return batch
+        return batch._replace(names=())
     block = sampled(batch.block, options.sample)
     num_left_out = batch.num_left_out + len(batch.block) - len(block)
-    return batch._replace(block=block if len(block) else None, num_left_out=num_left_out)
+    return batch._replace(
+        block=block if len(block) else None,
+        num_left_out=num_left_out,
+        names=_names_in(block, batch.names),
+    )
+
+
+def _names_in(block: Block, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the names whose addresses are in a block."""
+    if not names:
+        return ()
+    _, lo, _ = addresses.parse(pa.array(map(address_of, names), pa.string()))
+    used = [column.lo[np.unique(column.codes)] for column in (block.src, block.dst)]
+    return tuple(itertools.compress(names, np.isin(lo, np.concatenate(used)).tolist()))
 
 
 def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
@@ -227,6 +244,7 @@ def _converted(
         next_row,
         unreadable=found.unreadable,
         originals=found.originals,
+        names=() if options.anonymize else found.names,
     )
 
 
@@ -240,7 +258,10 @@ def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
     if not set(names) <= set(paths) or not names:
         return False
     column = paths.index(names[0])
-    found = file.metadata.row_group(group).column(column).statistics
+    (chunk,) = column_chunks(file.metadata, [group], [column])
+    if chunk.physical_type != file.schema.column(column).physical_type:
+        return False  # damage: Arrow's statistics would abort the process, its reader raises
+    found = chunk.statistics
     logical_type = orjson.loads(file.schema.column(column).logical_type.to_json())
     unit = _UNITS.get(logical_type.get("timeUnit"))
     if found is None or not found.has_min_max or found.null_count != 0 or unit is None:
@@ -258,9 +279,11 @@ def _open(piece: Piece, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     Arrow cannot read delta-encoded pages as dictionaries.
     """
     file = open_parquet(piece.path, list(dictionaries), version=piece.file.version)
-    groups = list(map(file.metadata.row_group, piece.row_groups))
-    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
+    paths = [file.schema.column(index).path for index in range(len(file.schema))]
+    columns = [index for index, path in enumerate(paths) if path in dictionaries]
+    chunks = column_chunks(file.metadata, piece.row_groups, columns)
     plain = {each.path_in_schema for each in chunks if _DELTA.intersection(each.encodings)}
+    groups = map(file.metadata.row_group, piece.row_groups)
     largest = max((group.total_byte_size for group in groups), default=0)
     if plain.isdisjoint(dictionaries) and largest < _LARGE_GROUP_BYTES:
         return file
@@ -297,7 +320,7 @@ def _checked(path: str, raw: RawBatch, options: ReadOptions) -> CheckedBatch:
         block = anonymizer_of(options.anonymize).block(block)
     if len(faults.rows):
         letters += _letters(path, originals, faults, rows[faults.rows], options)
-    return CheckedBatch(num_rows, block, letters, raw.next_row, left_out)
+    return CheckedBatch(num_rows, block, letters, raw.next_row, left_out, raw.names)
 
 
 def _letters(

@@ -5,17 +5,18 @@ the number of records after. Damage ends the job regardless of --on_bad_file, si
 new copy of the dataset.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import MANIFEST_NAME, SPLITS
+from beam_pipeline.dataset.manifest import MANIFEST_NAME, SPLITS, wrong_sums
 from beam_pipeline.dataset.row_codec import decode_record
-from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, open_dataset, read_shard
+from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, open_whole, read_shard
 from beam_pipeline.dataset.sorted_run import WIDE, join
-from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.sources.inputs import MeasurementFile, Piece, StoredShard
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from beam_pipeline.sources.options import COLUMNS
@@ -37,28 +38,41 @@ def is_dataset(path: str) -> bool:
     return manifest is not None and b'"format_version"' in manifest
 
 
+def is_part(path: str) -> bool:
+    """Returns whether a path is a split of a dataset, or files in it."""
+    inside = re.fullmatch(rf"(.+)/({'|'.join(SPLITS)})(/[^/]*)?/?", path)
+    return inside is not None and is_dataset(inside[1])
+
+
 def open_input(path: str) -> Dataset:
     """Opens a dataset named by --input; UsageError if the path is only a part of one."""
-    dataset = open_dataset(path)
-    if dataset.path != (path.rstrip("/") or "."):
-        raise UsageError(
-            f"--input={path} is part of a dataset, which can only be read as a whole: give its "
-            f"folder, {dataset.path}"
-        )
-    return dataset
+    return open_whole(path, f"--input={path}")
 
 
 def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[MeasurementFile]:
-    """Returns the shards of both splits as input files; ProbelineError if one is missing."""
-    shards = [shard for split in SPLITS for shard in dataset.manifest.splits[split].shards]
+    """Returns the shards of both splits as input files.
+
+    ProbelineError if one is missing, the manifest does not add up, or the dead letters of the
+    dataset that the run appends to are not as listed.
+    """
+    manifest = dataset.manifest
+    for fault in wrong_sums(manifest):
+        raise ProbelineError(
+            f"{dataset.file(MANIFEST_NAME)} does not add up: {fault}; copy the dataset again as a "
+            "whole"
+        )
+    letters = manifest.dead_letter_files if is_of_output else []
+    for letter, file in zip(letters, file_versions([dataset.file(each.path) for each in letters])):
+        _check(file.path, letter.crc32c, letter.num_bytes)
+    shards = [shard for split in SPLITS for shard in manifest.splits[split].shards]
     versions = file_versions([dataset.file(shard.path) for shard in shards])
-    anonymized_by = dataset.manifest.options.get("anonymize_key_fingerprint", "")
+    anonymized_by = manifest.options.get("anonymize_key_fingerprint", "")
     found: list[MeasurementFile] = []
     for shard, file in zip(shards, versions, strict=True):
         if file.num_bytes != shard.num_bytes:
             raise _damaged(file.path, f"it has {file.num_bytes} bytes, not {shard.num_bytes}")
         stored = StoredShard(
-            dataset.manifest.output_format,  # type: ignore[arg-type]
+            manifest.output_format,  # type: ignore[arg-type]
             shard.num_records,
             shard.crc32c,
             anonymized_by,
@@ -73,7 +87,7 @@ def read_blocks(piece: Piece, batch_rows: int) -> Iterator[Block]:
     """Yields a shard's measurements in row order; ProbelineError if it is not as listed."""
     shard = piece.shard
     assert shard is not None
-    _check(piece.path, shard, piece.file.num_bytes)
+    _check(piece.path, shard.crc32c, piece.file.num_bytes)
     runs: list[np.ndarray] = []
     src_addrs: list[str] = []
     waiting = num_records = 0
@@ -96,22 +110,22 @@ def read_blocks(piece: Piece, batch_rows: int) -> Iterator[Block]:
     if num_records != shard.num_records:
         raise _damaged(piece.path, f"it has {num_records} records, not {shard.num_records}")
     if is_gcs(piece.path):  # ArrayRecord opens an object itself, in its newest version
-        _check(piece.path, shard, piece.file.num_bytes)
+        _check(piece.path, shard.crc32c, piece.file.num_bytes)
 
 
-def _check(path: str, shard: StoredShard, num_bytes: int) -> None:
+def _check(path: str, crc32c: str, num_bytes: int) -> None:
     size, checksum = size_and_checksum(path)
-    if (size, checksum_text(checksum)) != (num_bytes, shard.crc32c):
+    if (size, checksum_text(checksum)) != (num_bytes, crc32c):
         raise _damaged(
             path,
             f"it has {size} bytes of checksum {checksum_text(checksum)}, the manifest says "
-            f"{num_bytes} of {shard.crc32c}",
+            f"{num_bytes} of {crc32c}",
         )
 
 
 def _damaged(path: str, reason: str) -> ProbelineError:
     return ProbelineError(
-        f"{path} is not the shard in the manifest of its dataset: {reason}; copy the dataset "
+        f"{path} is not the file in the manifest of its dataset: {reason}; copy the dataset "
         "again as a whole"
     )
 

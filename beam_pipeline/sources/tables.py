@@ -12,7 +12,7 @@ Parquet is read in `reading`, which skips row groups and bounds memory.
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, excerpt
-from beam_pipeline.documents.json_records import ArrayError, split_objects
+from beam_pipeline.documents.json_records import ArrayError, split_objects, split_records
 from beam_pipeline.sources.mapping import find_value
 from beam_pipeline.sources.options import Mapping
 from beam_pipeline.storage.files import open_file
@@ -32,6 +32,7 @@ from beam_pipeline.storage.matching import FileVersion
 
 MAX_OBJECT_BYTES = 1 << 20
 _BLOCK_BYTES = 8 << 20
+_MAX_HEADER_CHARS = 1 << 17  # longer fields are errors of `csv`
 _DELIMITERS = ",\t;|"
 FPING_COLUMNS = ("event_time", "dst_addr", "rtt")
 
@@ -72,25 +73,20 @@ class Dialect(NamedTuple):
 
     delimiter: str
     names: tuple[str, ...]  # of all columns: from the header, or "1", "2", … without one
-    num_skipped: int  # lines before the rows: blank ones, and the header
+    has_header: bool
 
     @property
     def schema(self) -> pa.Schema:
         return pa.schema([(name, pa.string()) for name in self.names])
 
 
-def find_dialect(head: bytes, mapping: Mapping) -> Dialect:
-    """Returns the delimiter that finds the most wanted columns in the first line of a file.
-
-    Blank lines before it do not count.
-    """
-    lines = head.splitlines()
-    num_blank = next((number for number, line in enumerate(lines) if line.strip()), len(lines))
-    line = b"".join(lines[num_blank : num_blank + 1]).decode("utf-8", "replace")
+def find_dialect(line: bytes, mapping: Mapping) -> Dialect:
+    """Returns the delimiter that finds the most wanted columns in the first line of a file."""
+    text = b"".join(line.splitlines()[:1]).decode("utf-8", "replace")[:_MAX_HEADER_CHARS]
     wanted = {name for source in mapping.sources for name in source.names}
 
     def split(delimiter: str) -> tuple[str, ...]:
-        fields = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+        fields = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
         if mapping.is_positional:
             return tuple(str(number) for number in range(1, len(fields) + 1))
         return tuple(name.strip() for name in fields)
@@ -100,60 +96,81 @@ def find_dialect(head: bytes, mapping: Mapping) -> Dialect:
         return len(wanted.intersection(names)), len(names)
 
     delimiter = max(_DELIMITERS, key=score)
-    return Dialect(delimiter, split(delimiter), num_blank + (not mapping.is_positional))
+    return Dialect(delimiter, split(delimiter), not mapping.is_positional)
+
+
+def split_text(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[bytes]]:
+    """Yields text without blank lines, in pieces of whole lines.
+
+    A longer line is a piece of its own, cut after `max_line_bytes` + 1 bytes.
+    """
+    blocks = (each if b"\n" in each else each.replace(b"\r", b"\n") for each in blocks)
+    for lines in split_records(blocks, False, max_line_bytes):
+        if lines.num_blank or lines.max_bytes > max_line_bytes:
+            yield lines.each()
+        elif lines.count:
+            yield [lines.data[lines.starts[0] : lines.stops[-1]]]
 
 
 def read_csv(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
-    """Yields the rows of delimited text, counted from 0 after the header, without blank lines."""
-    with opened(file) as stream:
-        head = next(read_blocks(stream), b"")
-    if not head.strip():
-        return
-    delimiter, names, num_skipped = find_dialect(head, mapping)
+    """Yields the rows of delimited text, counted from 0 after the header, without blank lines.
+
+    Arrow's own reader of files would read 32 blocks ahead, in a thread that outlives an error.
+    """
+    dialect: Dialect | None = None
+    first = 0
+    for _, pieces in gathered(file, split_text):
+        if dialect is None:
+            line = pieces[0].splitlines(keepends=True)[0]
+            dialect = find_dialect(line, mapping)
+            if dialect.has_header:
+                pieces[0] = pieces[0].removeprefix(line)
+        for is_long, group in groupby(filter(None, pieces), _is_long_line):
+            batch, bad = None, list[BadRow]()
+            if is_long:
+                letters = enumerate(map(excerpt, group), first)
+                bad += [BadRow(row, "line_too_long", text) for row, text in letters]
+            else:
+                batch, bad = _parse_text(b"\n".join(group), dialect, mapping, first)
+            next_row = first + len(bad) + (batch.num_rows if batch else 0)
+            rows = np.delete(np.arange(first, next_row), [each.row - first for each in bad])
+            yield TableBatch(batch, rows, bad, next_row)
+            first = next_row
+
+
+def _is_long_line(piece: bytes) -> bool:
+    return len(piece) > MAX_OBJECT_BYTES and b"\n" not in piece
+
+
+def _parse_text(
+    text: bytes, dialect: Dialect, mapping: Mapping, first_row: int
+) -> tuple[pa.RecordBatch | None, list[BadRow]]:
+    """Returns the wanted columns of rows as trimmed text, and the rows of other columns."""
     bad: list[BadRow] = []
 
     def keep(row: Any) -> str:
-        number = row.number - 1 - num_skipped
-        bad.append(BadRow(number, "csv_columns", (row.text or "")[:MAX_VALUE_CHARS]))
+        shown = (row.text or "")[:MAX_VALUE_CHARS]
+        bad.append(BadRow(first_row + row.number - 1, "csv_columns", shown))
         return "skip"
 
+    names = dialect.names
     wanted = {name for source in mapping.sources for name in source.names}.intersection(names)
-    with opened(file) as stream:
-        reader = pa_csv.open_csv(
-            stream,
-            pa_csv.ReadOptions(
-                use_threads=False,
-                block_size=_BLOCK_BYTES,
-                column_names=list(names),
-                skip_rows=num_skipped,
-            ),
-            pa_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=keep),
-            pa_csv.ConvertOptions(
-                check_utf8=False,
-                column_types={name: pa.string() for name in wanted},
-                include_columns=sorted(wanted),
-                strings_can_be_null=False,
-            ),
-        )
-        next_row = 0
-        for batch in reader:
-            batch = _trimmed(batch)
-            rows = []
-            skipped = {each.row for each in bad}
-            while len(rows) < batch.num_rows:
-                candidates = range(next_row, next_row + batch.num_rows - len(rows))
-                rows += [row for row in candidates if row not in skipped] if skipped else candidates
-                next_row = candidates.stop
-            done = [each for each in bad if each.row < next_row]
-            bad[:] = [each for each in bad if each.row >= next_row]
-            yield TableBatch(batch, np.array(rows, np.int64), done, next_row)
-        if bad:
-            yield TableBatch(None, np.zeros(0, np.int64), bad, bad[-1].row + 1)
-
-
-def _trimmed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [pc.ascii_trim_whitespace(column) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    table = pa_csv.read_csv(
+        pa.BufferReader(text),
+        pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=list(names)),
+        pa_csv.ParseOptions(delimiter=dialect.delimiter, invalid_row_handler=keep),
+        pa_csv.ConvertOptions(
+            check_utf8=False,
+            column_types={name: pa.string() for name in wanted},
+            include_columns=sorted(wanted),
+            strings_can_be_null=False,
+        ),
+    )
+    batch = next(iter(table.combine_chunks().to_batches()), None)
+    if batch is not None:
+        columns = [pc.ascii_trim_whitespace(column) for column in batch.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    return batch, bad
 
 
 # --- JSON -----------------------------------------------------------------------------------------
@@ -172,21 +189,23 @@ def read_json(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
             yield TableBatch(batch, np.array(rows, np.int64), (), first + len(records))
 
 
-def gathered(file: FileVersion) -> Iterator[tuple[int, list[bytes]]]:
+def gathered(
+    file: FileVersion, split: Callable[..., Iterator[list[bytes]]] = split_objects
+) -> Iterator[tuple[int, list[bytes]]]:
     """Yields records of about _BLOCK_BYTES, with the number of the first, up to any damage."""
     damage: list[Exception] = []
     with opened(file) as stream:
 
         def pieces() -> Iterator[list[bytes]]:
             try:
-                yield from split_objects(read_blocks(stream), MAX_OBJECT_BYTES)
+                yield from split(read_blocks(stream), MAX_OBJECT_BYTES)
             except (*DAMAGE, ArrayError) as error:
                 damage.append(error)
 
         first, held, num_bytes = 0, list[bytes](), 0
         for records in chain(pieces(), [None]):
             held += records or ()
-            num_bytes += sum(map(len, records or ()))
+            num_bytes += sum(map(len, records or ())) + len(records or ())  # blank ones
             if held and (num_bytes >= _BLOCK_BYTES or records is None):
                 yield first, held
                 first, held, num_bytes = first + len(held), [], 0

@@ -8,6 +8,7 @@ imported on first use, serve other schemes and globs. Large outputs are written 
 import contextlib
 import fcntl
 import hashlib
+import io
 import os
 import shutil
 import stat
@@ -25,6 +26,7 @@ from beam_pipeline.errors import (
     ProbelineError,
     UsageError,
     explained_os_errors,
+    machine_errors,
     printable,
 )
 from beam_pipeline.storage import gcs
@@ -107,7 +109,8 @@ def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> Bin
     `version` is the required generation on `gs://`; 0 accepts any.
     """
     if is_local(path):
-        return open(path, "rb")
+        with machine_errors():
+            return open(path, "rb")
     if is_gcs(path):
         return gcs.open_object(path, fetch_bytes, version)
     return cast(BinaryIO, _beam().open(path, compression_type="uncompressed"))
@@ -211,11 +214,22 @@ def _read_through(path: str, take: Callable[[bytes], None]) -> tuple[int, int]:
         return file.tell(), checksum
 
 
+class _NamedFile(io.FileIO):
+    """A file whose errors name it also when it is written, such as those of a full disk."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = self.name
+            raise
+
+
 def create_file(path: str) -> BinaryIO:
     """Opens a new file for writing and creates its folder; errors as `atomic_write`."""
     if is_local(path):
         _make_folder(path)
-        return open(path, "wb", buffering=_BLOCK_BYTES)
+        return io.BufferedWriter(_NamedFile(path, "wb"), _BLOCK_BYTES)
     if is_gcs(path):
         return gcs.create(path)
     _check_scheme(path, f"cannot write {path}")

@@ -128,16 +128,22 @@ def split_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[b
 
     Blocks are cut anywhere. A line that spans blocks is cut after `max_line_bytes` + 1 bytes.
     """
+    return (text.split(b"\n") for text in whole_lines(blocks, max_line_bytes))
+
+
+def whole_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[bytes]:
+    """Yields the text of `split_lines`: the lines that end in each block, joined by line feeds."""
     held: list[bytes] = []  # the beginning of the next line
     room = max_line_bytes + 1
     for block in blocks:
-        *lines, rest = block.split(b"\n")
-        if lines:
-            lines[0] = b"".join((*held, lines[0][:room]))
-            yield lines
+        end = block.rfind(b"\n")
+        if end >= 0:
+            first_end = block.index(b"\n")
+            held.append(block[: min(first_end, room)])
+            yield b"".join((*held, memoryview(block)[first_end:end]))
             held, room = [], max_line_bytes + 1
-        if rest := rest[:room]:
+        if rest := block[end + 1 :][:room]:
             held.append(rest)
             room -= len(rest)
     if held:
-        yield [b"".join(held)]
+        yield b"".join(held)

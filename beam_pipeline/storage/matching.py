@@ -24,10 +24,10 @@ class FileVersion(NamedTuple):
 
     path: str
     num_bytes: int
-    version: int  # `gs://`: generation; otherwise: modification time in ns
+    version: int  # `gs://`: generation, a time in µs; otherwise: modification time in ns
 
     def __str__(self) -> str:
-        written = datetime.fromtimestamp(self.version / 1e9, UTC)
+        written = datetime.fromtimestamp(self.version / (1e6 if is_gcs(self.path) else 1e9), UTC)
         return f"{self.num_bytes} bytes of {written:%Y-%m-%d %H:%M:%S.%f}"
 
 
@@ -39,7 +39,7 @@ def match(pattern: str) -> list[FileVersion]:
     if (file := _find_file(pattern)) is not None:
         return [file]
     folder = _folder_above_wildcard(pattern)
-    return [] if folder is None else _match_below(folder, [pattern[len(folder) :]])
+    return [] if folder is None else match_below(folder, [pattern[len(folder) :]])
 
 
 def _find_file(path: str) -> FileVersion | None:
@@ -57,7 +57,7 @@ def _folder_above_wildcard(pattern: str) -> str | None:
     return wildcard and pattern[: pattern.rfind("/", 0, wildcard.start()) + 1]
 
 
-def _match_below(folder: str, globs: Sequence[str]) -> list[FileVersion]:
+def match_below(folder: str, globs: Sequence[str]) -> list[FileVersion]:
     """Returns the files below a folder ("" or with a final slash) that match a relative glob.
 
     The globs have a common prefix before their first wildcards.
@@ -137,7 +137,7 @@ def file_versions(paths: Sequence[str]) -> list[FileVersion]:
         for path, info in gcs.list_objects(f"{folder}/", recursive=False).items():
             found[path] = FileVersion(path, info.num_bytes, info.generation)
     for path in paths:
-        if is_local(path):
+        if is_local(path) and os.path.lexists(path):
             with explained_os_errors("read", path):
                 found[path] = _local_version(path)
         elif path not in found:
@@ -146,19 +146,22 @@ def file_versions(paths: Sequence[str]) -> list[FileVersion]:
 
 
 @contextlib.contextmanager
-def unchanged(file: FileVersion) -> Iterator[None]:
-    """Raises ProbelineError if a file has changed; on `gs://` `open_file` checks its version."""
-    _check_version(file)
+def unchanged(file: FileVersion, found_by: str = "") -> Iterator[None]:
+    """Raises ProbelineError if a file has changed; on `gs://` `open_file` checks its version.
+
+    `found_by` names the job that wrote the version to its result, if it was not this one.
+    """
+    _check_version(file, found_by)
     try:
         yield
     except Exception:
-        _check_version(file)
+        _check_version(file, found_by)
         raise
-    _check_version(file)
+    _check_version(file, found_by)
 
 
-def _check_version(file: FileVersion) -> None:
-    if is_gcs(file.path):
+def _check_version(file: FileVersion, found_by: str) -> None:
+    if is_gcs(file.path) and not found_by:
         return
     found: FileVersion | None = None
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -166,9 +169,15 @@ def _check_version(file: FileVersion) -> None:
             _local_version(file.path) if is_local(file.path) else next(iter(match(file.path)), None)
         )
     if found != file:
+        change = f"it had {file}, now {found or 'it is gone'}"
+        if found_by:
+            raise ProbelineError(
+                f"{file.path} was changed after {found_by} read it: {change}; run {found_by} again "
+                "with --overwrite, then this one"
+            ) from None
         raise ProbelineError(
-            f"{file.path} was changed while the job ran: it had {file}, now "
-            f"{found or 'it is gone'}; run the job again when its input no longer changes"
+            f"{file.path} was changed while the job ran: {change}; run the job again when its "
+            "input no longer changes"
         ) from None
 
 
@@ -189,6 +198,6 @@ def match_input(pattern: str, flag: str, below: str) -> tuple[str | None, list[F
             return None, []
         # `**/` in Beam's patterns matches at least one folder.
         globs = {glob, f"/{glob}".replace("/**/", "/")[1:]}
-        return folder, sorted(_match_below(folder, sorted(globs)))
+        return folder, sorted(match_below(folder, sorted(globs)))
     except (ValueError, OSError) as error:
         raise UsageError(str(explained("look for", f"{flag}={pattern}", error))) from error

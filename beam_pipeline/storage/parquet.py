@@ -1,11 +1,13 @@
 """Parquet files on any filesystem: opened for reading, row groups packed."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from beam_pipeline.errors import machine_errors
 from beam_pipeline.storage.files import is_local, open_ranges
 
 PIECE_BYTES = 8 << 20  # of a column chunk, where memory must not depend on it
@@ -26,14 +28,53 @@ def open_parquet(
     """
     is_remote = not is_local(path)
     source = pa.PythonFile(open_ranges(path, version), mode="r") if is_remote else path
-    return pq.ParquetFile(
-        source,
-        read_dictionary=dictionary_columns,
-        buffer_size=buffer_bytes or (0 if is_remote else _LOCAL_PIECE_BYTES),
-        pre_buffer=is_remote and not buffer_bytes,
-        # As nanoseconds, INT96 would wrap around outside the years 1677 to 2262.
-        coerce_int96_timestamp_unit="us",
-    )
+    with machine_errors():
+        return pq.ParquetFile(
+            source,
+            read_dictionary=dictionary_columns,
+            buffer_size=buffer_bytes or (0 if is_remote else _LOCAL_PIECE_BYTES),
+            pre_buffer=is_remote and not buffer_bytes,
+            # As nanoseconds, INT96 would wrap around outside the years 1677 to 2262.
+            coerce_int96_timestamp_unit="us",
+        )
+
+
+class _UnreadError(Exception):
+    pass
+
+
+class _Unread:
+    """A source that is never read."""
+
+    closed = False
+
+    def seek(self, *_: int) -> int:
+        return 0
+
+    def tell(self) -> int:
+        return 2**62  # larger than any file
+
+    def read(self, *_: int) -> bytes:
+        raise _UnreadError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def column_chunks(
+    metadata: pq.FileMetaData, groups: Sequence[int], columns: Sequence[int]
+) -> Iterator[pq.ColumnChunkMetaData]:
+    """Yields the metadata of some columns in row groups; OSError if it is damaged.
+
+    Where a footer is damaged, `RowGroupMetaData.column` aborts the process, since PyArrow does not
+    catch the exception. A reader raises it, so one is opened first, up to its first read.
+    """
+    unread = pa.PythonFile(_Unread(), mode="r")
+    reader: Any = pq.ParquetFile(unread, metadata=metadata, buffer_size=1).reader
+    for group in groups if columns else ():
+        with contextlib.suppress(_UnreadError):
+            next(reader.iter_batches(1, [group], columns, use_threads=False), None)
+        yield from map(metadata.row_group(group).column, columns)
 
 
 def read_row_groups(path: str, columns: list[str] | None = None) -> Iterator[pa.Table]:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset.layout import DatasetOptions
-from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS, Shard, Split
+from beam_pipeline.dataset.manifest import INDEX_NAME, NAMES_NAME, SPLITS, Shard, Split
 from beam_pipeline.dataset.row_index import parse_index
 from beam_pipeline.dataset.rows import Dataset, read_shard
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
@@ -96,6 +96,8 @@ class Verification:
         manifest = self._dataset.manifest
         self._take("counts", files.sums(manifest), 2 + 3 * len(manifest.splits))
         self._take("descriptions", files.descriptions(self._dataset), files.num_claims(manifest))
+        if manifest.names:
+            self._check_file(NAMES_NAME, manifest.names.crc32c, manifest.names.sha256)
         self._take("dead_letters", files.letters(self._dataset), manifest.counts.num_dead_letters)
         splits = [split for split in manifest.splits if split in SPLITS]
         for split in splits:

@@ -9,7 +9,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import reduce
 from typing import Any
 
 import msgspec
@@ -22,11 +21,10 @@ from beam_pipeline.dataset.layout import DatasetOptions, count_shards
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     MANIFEST_NAME,
-    SPLITS,
-    Counts,
     Manifest,
     Shard,
     Split,
+    wrong_sums,
 )
 from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
@@ -47,34 +45,7 @@ from beam_pipeline.verify.across import Fault
 
 def sums(manifest: Manifest) -> Iterator[Fault]:
     """The manifest's counts, generations and splits add up."""
-    counts = manifest.counts
-    if sorted(manifest.splits) != sorted(SPLITS):
-        yield _manifest_fault(f"its splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}")
-    if counts.rows_read != counts.accounted:
-        yield _manifest_fault(
-            f"rows_read is {counts.rows_read}, {counts.measurements} measurements, "
-            f"{counts.num_dead_letters} dead letters, {counts.rows_left_out} rows left out and "
-            f"{counts.duplicates_dropped} duplicates are {counts.accounted}"
-        )
-    if manifest.generations:
-        first, *others = (generation.counts for generation in manifest.generations)
-        added_up = reduce(Counts.plus, others, first)
-        if added_up != counts:
-            yield _manifest_fault(f"its generations add up to {added_up}, counts is {counts}")
-        last = manifest.generations[-1]
-        for column in ("num_probes", "num_records"):
-            total = sum(getattr(split, column) for split in manifest.splits.values())
-            if (said := getattr(last, column)) != total:
-                message = f"{column} of the last generation is {said}, the splits' sum {total}"
-                yield _manifest_fault(message)
-    written = sum(split.num_measurements for split in manifest.splits.values())
-    if counts.measurements != written:
-        yield _manifest_fault(f"measurements is {counts.measurements}, the splits' sum {written}")
-    for name, split in manifest.splits.items():
-        for column in ("num_records", "num_measurements", "num_bytes"):
-            said, total = getattr(split, column), sum(getattr(s, column) for s in split.shards)
-            if said != total:
-                yield _manifest_fault(f"{column} of {name} is {said}, its shards' {total}")
+    return map(_manifest_fault, wrong_sums(manifest))
 
 
 def shard_totals(shard: Shard, found: Mapping[str, int]) -> Iterator[Fault]:

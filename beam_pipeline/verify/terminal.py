@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from beam_pipeline.dataset.rows import Dataset, open_dataset
+from beam_pipeline.dataset.rows import Dataset, open_whole
 from beam_pipeline.errors import printable
 from beam_pipeline.report.tables import Table
 from beam_pipeline.report.terminal import new_console, print_table, progress_bar
@@ -14,7 +14,7 @@ _STYLES = {"ok": "green", "FAILED": "bold red", "partly": "yellow"}
 
 def verify_and_report(path: str, max_faults: int) -> int:
     """Verifies a dataset, prints the report and returns the exit code."""
-    dataset = open_dataset(path)
+    dataset = open_whole(path)
     started = time.monotonic()
     total = 2 * sum(split.num_bytes for split in dataset.manifest.splits.values())
     with progress_bar("verify", total) as advance:

@@ -4,7 +4,14 @@ import errno
 
 import pytest
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors, user_message
+from beam_pipeline.errors import (
+    ProbelineError,
+    UsageError,
+    explained_os_errors,
+    machine_error,
+    user_error,
+    user_message,
+)
 
 TRACEBACK = """Traceback (most recent call last):
   File "worker.py", line 1, in process
@@ -38,3 +45,24 @@ def test_an_os_error_says_what_to_do(number: int, cure: str) -> None:
     with pytest.raises(ProbelineError, match=rf"cannot write /x: .*{cure}"):
         with explained_os_errors("write", "/x"):
             raise OSError(number, "reason")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("OSError: [Errno 28] x [while running 'Write/Map']", "cannot write a file: No space left"),
+        ("OSError: [Errno 27] x: '/a b/c' [while running 'W']", "cannot write /a b/c: File too"),
+        ("Traceback\nOSError: [Errno 122] x: '/a' -> '/b'\n", "cannot write /a: Disk quota"),
+        ("RuntimeError: OSError: [Errno 24] x: '/a'", "cannot use /a: Too many open files"),
+        ("numpy._core._exceptions._ArrayMemoryError: 9 GiB", "cannot use files or memory: Cannot"),
+    ],
+)
+def test_a_limit_of_the_machine_in_a_workers_error(text: str, line: str) -> None:
+    found = user_error(RuntimeError(text))
+    assert found is not None and str(found).startswith(line)
+
+
+def test_other_errors_are_no_limits_of_the_machine() -> None:
+    for error in (OSError(errno.EIO, "x"), OSError("damaged"), ValueError("[Errno 28] in a text")):
+        assert machine_error(error) is None
+    assert str(machine_error(MemoryError())).startswith("cannot use files or memory")

@@ -6,6 +6,7 @@ all our programs and of Beam.
 
 import argparse
 import ast
+import dataclasses
 import importlib
 import json
 import re
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipeline.dataset.manifest import NamesFile
 from beam_pipeline.jobs.beam_options import beam_parser
 from beam_pipeline.main import main
 from tests.support import documents
@@ -209,6 +211,7 @@ def test_fields_of_the_manifest(dataset: Path) -> None:
         *split,
         *split["shards"][0],
     }
-    assert listed - {"probeline", "measurements", "rows.parquet"} == named
+    named |= {"names", *(field.name for field in dataclasses.fields(NamesFile))}
+    assert listed - {"probeline", "measurements", "rows.parquet", "names.parquet"} == named
     layout = documents.blocks("docs/format.md")[0].text
     assert [p.name for p in dataset.iterdir() if f"  {p.name}" not in layout] == []

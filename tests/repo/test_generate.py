@@ -34,6 +34,11 @@ def test_google_accepts_the_metadata(name: str) -> None:
     [
         ("probe_rows", "input", "gs://a/b/*.parquet,gs://c/d", "data/*.parquet"),
         ("probe_rows", "columns", "event_time=ts,rtt=rtt_ms", "time=ts"),
+        ("probe_rows", "columns", "event_time=a.us,src_addr==192.0.2.1,rtt=p1,p2", "rtt"),
+        ("probe_rows", "columns", "event_time=1,src_addr==::1,dst_addr=3:packed,rtt=4", "1,2"),
+        ("probe_rows", "time_unit", "ns", "minutes"),
+        ("probe_rows", "rtt_unit", "us", "ns"),
+        ("probe_rows", "input_format", "fping_json", "fping"),
         ("probe_rows", "anonymize_key_file", "projects/p/secrets/s/versions/1", "key.hex"),
         ("probe_rows", "max_row_size_mb", "0.5", "8MiB"),
         ("probe_rows", "split_seed", "-3", "1.5"),

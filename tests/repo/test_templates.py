@@ -20,6 +20,8 @@ from beam_pipeline.main import main
 from beam_pipeline.overlap.__main__ import main as overlap_main
 from beam_pipeline.overlap.job import config
 from beam_pipeline.probe_rows import options
+from beam_pipeline.sources.options import Mapping, parse_columns
+from scripts import template_metadata
 from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
 from tests.support.dataflow_helpers import IMAGE, SHAPING, local_dataset
 from tests.support.dataflow_helpers import bucket as bucket
@@ -61,6 +63,21 @@ def test_repeated_flags_are_one_parameter() -> None:
     assert overlap.sources == ("gs://a/mmlu", "gsm8k=gs://b/e,1.jsonl", "gs://c/lang=en/x.jsonl")
     assert overlap.ngram.lengths == (5, 10)
     assert overlap.overwrite and not overlap.debug
+
+
+def test_flags_of_the_mapping_are_parameters() -> None:
+    given = ["--columns=event_time=a.us,src_addr==192.0.2.1,rtt=p1,p2", "--time_unit=us"]
+    given += ["--rtt_unit=s", "--failed=null,timeout"]
+    names = {each["name"] for each in template_metadata.metadata("probe_rows")["parameters"]}
+    assert {flag[2:].partition("=")[0] for flag in given} <= names
+    needed = ["--input=gs://a/x", "--output=gs://o/x"]
+    parsed, _ = options.parse(flags_of(*needed, *given))
+    assert parsed.mapping() == Mapping(
+        parse_columns("event_time=a.us,src_addr==192.0.2.1,rtt=p1,p2"),
+        "us",
+        "s",
+        ("null", "timeout"),
+    )
 
 
 def test_beam_lists_are_unchanged() -> None:

@@ -223,7 +223,7 @@ FORMS: dict[str, Form] = {
 }
 
 
-def read(path: Path, how: ReadOptions) -> Iterator[CheckedBatch]:
+def read(path: Path | str, how: ReadOptions) -> Iterator[CheckedBatch]:
     files = [inspect(file, how) for file in match_files([str(path)])]
     for unit in plan_units(files):
         for piece in unit.pieces:

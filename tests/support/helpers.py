@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.arrow_record import RECORD_SCHEMA, RowColumns
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
+from beam_pipeline.jobs.beam_options import suited
 from beam_pipeline.storage.files import crc32c
 
 MAPPED_IPV4 = 0xFFFF << 32
@@ -62,7 +63,8 @@ def eager(elements: Iterable | None, transform: beam.PTransform) -> list:
     token = uuid.uuid4().hex
     _collected[token] = []
     try:
-        with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as pipeline:
+        options = suited(PipelineOptions([]))  # its views are kept
+        with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
             source = pipeline if elements is None else pipeline | beam.Create(list(elements))
             _ = source | "Tested" >> transform | "Collect" >> beam.ParDo(_Collect(token))
         return _collected[token]

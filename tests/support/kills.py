@@ -1,5 +1,7 @@
 """Jobs that kill themselves: at the n-th change of a folder, or at a chosen call.
 
+Instead of a kill, all changes from the n-th on may meet an error of the machine.
+
 The first works for every job and every step, whatever its functions are called: Python reports
 each file that it opens, renames, links or removes to an audit hook.
 """
@@ -14,21 +16,26 @@ from tests.support.warm_python import warm_python
 _AT_CHANGE = """
 import os, shutil, signal, subprocess, sys, threading, time
 folder, at, copies, log = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+fault, kinds = {fault}, 3 if {fault} else 6
 {setup}
 changes, program, is_copying, lock = 0, os.getpid(), False, threading.RLock()
 def hook(event, arguments):
-    if event not in ("open", "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir"):
+    if event not in ("open", "os.link", "os.mkdir", "os.rename", "os.remove", "os.rmdir")[:kinds]:
         return
     if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        return
+    if fault and event == "os.mkdir" and os.path.isdir(arguments[0]):
         return
     if str(arguments[0]).startswith(folder) and os.getpid() == program:
         with lock:  # one thread after another
             if not is_copying:
                 change()
+        if fault and 0 < at <= changes:
+            raise OSError(fault, os.strerror(fault), str(arguments[0]))
 def change():
     global changes, is_copying
     changes += 1
-    if changes == at:
+    if changes == at and not fault:
         os.kill(program, signal.SIGKILL)
     if copies and os.path.exists(folder):
         is_copying, target = True, f"{{copies}}/{{changes}}"
@@ -91,6 +98,7 @@ def run_and_kill(
     flags: Sequence[str],
     log: Path,
     copies: Path | None = None,
+    fault: int = 0,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program that kills itself before it changes a folder for the n-th time.
 
@@ -100,8 +108,9 @@ def run_and_kill(
       at: from 1 on; 0 never kills.
       log: gets the number of changes if the program ends.
       copies: a folder that gets a copy before each change, by its number: what a kill would leave.
+      fault: the errno of all new files from the n-th on, instead of the kill.
     """
-    script = _AT_CHANGE.format(module=module, setup=setup)
+    script = _AT_CHANGE.format(module=module, setup=setup, fault=fault)
     return subprocess.run(
         [*warm_python(), "-c", script, str(folder), str(at), str(copies or ""), str(log), *flags],
         capture_output=True,

@@ -90,6 +90,7 @@ def _serve(more: Sequence[str]) -> None:
     """Forks a program for each client; returns only in the programs."""
     for name in (*_PRELOADED, *more):
         importlib.import_module(name)
+    importlib.import_module("tests.support.quick_beam").install()
     gc.freeze()  # a collection in a child would copy what they share
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(_address_of(os.getpid()))

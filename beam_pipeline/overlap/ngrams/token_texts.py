@@ -25,6 +25,7 @@ from beam_pipeline.overlap.ngrams.token_kernels import (
     table_of,
 )
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, origins
+from beam_pipeline.storage.files import create_file
 from beam_pipeline.storage.lines import explained_damage
 
 _TWO = np.uint64(2)
@@ -204,7 +205,7 @@ def write_token_texts(parts: Iterable[TokenTexts], stream: BinaryIO) -> None:
 
 def _append_parts(parts: Iterable[TokenTexts], paths: Sequence[str]) -> None:
     num_tokens = num_bytes = 0
-    files = [open(path, "wb") for path in paths]
+    files = list(map(create_file, paths))
     for part in parts:
         shifted = part._replace(
             firsts=part.firsts[:-1] + num_tokens, bounds=part.bounds[:-1] + num_bytes

@@ -52,6 +52,7 @@ from beam_pipeline.overlap.results.contaminated import read_eval_tokens
 from beam_pipeline.storage.files import (
     exists,
     is_folder,
+    is_local,
     read_file,
     remove_folder,
     size_and_checksum,
@@ -309,9 +310,11 @@ def other_output(name: str, given: str, difference: str) -> UsageError:
 def _refuse_foreign(job: FileJob) -> None:
     """Raises UsageError if Probeline did not create the folder of new files."""
     marks = (job.manifest, job.success, f"{job.folder}/{_DONE}")
-    if is_folder(job.path(job.folder)) and not any(
-        exists(job.path(mark)) or is_folder(job.path(mark)) for mark in marks
-    ):
+    folder = job.path(job.folder)
+    has_files = is_folder(folder)
+    if is_local(folder):  # an empty folder may be what a run left that could not write
+        has_files = any(names for *_, names in os.walk(folder))
+    if has_files and not any(exists(job.path(mark)) or is_folder(job.path(mark)) for mark in marks):
         raise UsageError(
             f"--{job.flag}={job.output_path} has a folder {job.folder} that Probeline did not "
             "create: choose another folder"
@@ -352,7 +355,7 @@ def write_file(job: FileJob, file: TrainingFile, run: JobRun) -> WrittenFile:
         return WrittenFile(file.number, file.file.path, counts)
     documents = DocumentReader(job.documents_path, file)
     temporary = unique_path(run.folder, "new")
-    with unchanged(file.file):
+    with unchanged(file.file, "the overlap job"):
         counts = job.write(file, documents, temporary)
     num_rows, contaminated = counts.total["records_in"], counts.total["contaminated"]
     if (num_rows, contaminated) != (file.num_rows, file.num_documents):

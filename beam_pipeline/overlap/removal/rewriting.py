@@ -40,7 +40,7 @@ from beam_pipeline.overlap.results.output_files import GzipMember, json_value
 from beam_pipeline.storage.files import COPY_BYTES, create_file, open_file
 from beam_pipeline.storage.lines import Compression, compression_of, decompressed, read_blocks
 from beam_pipeline.storage.matching import FileVersion
-from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
+from beam_pipeline.storage.parquet import PIECE_BYTES, column_chunks, open_parquet
 
 _MARKED = json.dumps(MARK).encode()
 _MAX_TRIES = 100  # to find a field among namesakes in nested objects
@@ -289,8 +289,8 @@ def _codecs(parquet: pq.ParquetFile) -> dict[str, str]:
     """Returns the codec of each column in the first row group, as a writer expects it."""
     if not parquet.num_row_groups:
         return {}
-    group = parquet.metadata.row_group(0)
-    columns = [group.column(number) for number in range(group.num_columns)]
+    metadata = parquet.metadata
+    columns = column_chunks(metadata, [0], range(metadata.num_columns))
     return {column.path_in_schema: _codec(column.compression) for column in columns}
 
 

@@ -66,6 +66,14 @@ def test_examples_parse(name: str) -> None:
     assert all(getattr(parsed, name) for name in required)
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_texts_are_utf_8(name: str) -> None:
+    parser = importlib.import_module(PROGRAMS[name].module).make_parser()
+    for argument in ("\udcff", "--mask_token=\udcff", "key=a\udcffb"):
+        with pytest.raises(UsageError, match=r"\\udcffb? is not UTF-8: give it in UTF-8"):
+            parser.parse_known_args([argument])
+
+
 @pytest.mark.parametrize("name", ["", *PROGRAMS])
 def test_version_of_every_program(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):

@@ -201,6 +201,12 @@ def refusal_of(action: Callable[[], Any]) -> str:
     return str(refusal.value)
 
 
+def generation(**values: Any) -> list[dict[str, Any]]:
+    counts = {"input_files": 0, "rows_read": 0, "measurements": 0, "dead_letters": {}}
+    whole = {"started": "", "input": [], "options": {}, "versions": {}, "counts": counts}
+    return [{**whole, "num_probes": 0, "num_records": 0, **values}]
+
+
 SHARD = ("splits", "train", "shards", 0)
 EDITS = [
     (("format_version",), True),
@@ -211,6 +217,12 @@ EDITS = [
     (("options", "num_shards"), -1),
     (("options", "output_format"), "csv"),
     (("options", "anonymize"), 5),
+    (("options", "anonymize"), "prefix_preserving"),  # without a fingerprint
+    (("options", "anonymize_key_fingerprint"), "0123456789abcdef"),  # of real addresses
+    (("options",), {"anonymize": "prefix_preserving", "anonymize_key_fingerprint": "passes"}),
+    (("generations",), generation(first_us=2**70)),
+    (("generations",), generation(last_us=-(2**64))),
+    (("generations",), generation(files=[{"path": "x", "num_bytes": 1, "version": 2**64}])),
     (("versions", "probeline"), {}),
     (("counts", "dead_letters"), {"rtt_null": -1}),
     (("counts", "rows_read"), True),
@@ -237,6 +249,14 @@ def test_invalid_manifest_field(folder: Path, keys: tuple, value: Any) -> None:
 def test_deeply_nested_manifest(folder: Path) -> None:
     write_success(str(folder), b'{"format_version":' + b"[" * 100_000)
     assert "is not a manifest" in refusal_of(lambda: open_dataset(str(folder)))
+
+
+def test_known_manifest_fields_are_kept(folder: Path) -> None:
+    values = generation(first_us=-(2**63), last_us=2**63 - 1)
+    edit(folder, "generations", value=values)
+    edit(folder, "options", "anonymize", value="none")
+    (found,) = open_dataset(str(folder)).manifest.generations
+    assert (found.first_us, found.last_us) == (-(2**63), 2**63 - 1)
 
 
 def test_unknown_manifest_fields_are_ignored(folder: Path) -> None:

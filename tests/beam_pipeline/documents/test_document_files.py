@@ -195,3 +195,11 @@ def test_gcs_objects(gcs: Gcs, tmp_path: Path) -> None:
         list(read_texts(gone))
     with pytest.raises(ProbelineError, match="no such object"):
         list(read_texts(gone._replace(file=InputFile(version._replace(version=0), "jsonl"))))
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "\udcff.jsonl").touch()
+    with pytest.raises(UsageError, match=r"--input_path=\S+udcff.jsonl is not UTF-8: rename"):
+        match_documents([str(tmp_path)])
+    (tmp_path / "\udcff.jsonl").rename(tmp_path / "a.jsonl")
+    assert len(match_documents([str(tmp_path)])) == 1

@@ -296,7 +296,7 @@ def test_a_refused_command_writes_nothing(
 def test_only_whole_and_sound_datasets(dataset: Path, tmp_path: Path, capsys) -> None:
     output = tmp_path / "pings.parquet"
     assert export.main([f"{dataset}/train", f"--output={output}"]) == 2
-    part = f"is part of a dataset: give its folder, {dataset}, and --split"
+    part = f"is part of a dataset: give its folder, {dataset}\n"
     assert part in capsys.readouterr().err
     copy = shutil.copytree(dataset, tmp_path / "copy")
     rows = open_dataset(str(copy)).rows("train")

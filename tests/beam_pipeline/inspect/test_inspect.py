@@ -408,7 +408,8 @@ def test_compare_datasets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_different_anonymization_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (write(tmp_path / name, {1: 30, 2: 40}) for name in ("old", "new"))
     manifest = open_dataset(str(new)).manifest
-    keyed = {**manifest.options, "anonymize_key_fingerprint": "00" * 8}
+    named = {"anonymize": "prefix_preserving", "anonymize_key_fingerprint": "00" * 8}
+    keyed = {**manifest.options, **named}
     write_success(str(new), replace(manifest, options=keyed).to_json())
     shown = shown_by(capsys, str(new), f"--compare={old}")
     assert "replaced with different keys" in shown and "grown" not in shown

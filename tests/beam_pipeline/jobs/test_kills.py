@@ -4,6 +4,7 @@ The quick tests kill the process. The slow ones go on from copies of the output 
 before its changes, links as links: what a kill at that moment leaves on the disk.
 """
 
+import itertools
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.helpers import quick_and_slow
 from tests.support.job_cases import JOBS, JobCase
 from tests.support.kills import run_and_kill
 
@@ -96,18 +98,15 @@ def check_and_rerun(job: JobCase, whole: Undisturbed, folder: Path, output: Path
     assert job.files(output) == whole.after
 
 
-# Of each job one of two kills in the quick suite.
-KILLS = [
-    pytest.param(name, place, marks=[pytest.mark.slow] if number % 2 == (place > 0) else [])
-    for number, name in enumerate(JOBS)
-    for place in (0.6, -7)
-]
+KILLS = list(itertools.product(JOBS, (0.6, -7)))
+QUICK = [("probe rows", 0.6), ("overlap", -7)]
 
 
-@pytest.mark.parametrize(("name", "place"), KILLS)
+@pytest.mark.parametrize("kill", quick_and_slow(KILLS, QUICK), ids="{0[0]}-{0[1]}".format)
 def test_kill_and_rerun(
-    name: str, place: float, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    kill: tuple[str, float], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    name, place = kill
     job, whole = JOBS[name], undisturbed(name, tmp_path_factory)
     output = tmp_path / "out"
     if job.begin:

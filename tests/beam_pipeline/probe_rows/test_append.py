@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.data_card import CARD_NAME
 from beam_pipeline.dataset.manifest import NEXT_FOLDER, write_success
 from beam_pipeline.dataset.rows import open_dataset
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.export import __main__ as export
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows import grouping
+from beam_pipeline.probe_rows import commit, grouping
 from beam_pipeline.sources.options import time_text
 from beam_pipeline.storage.gcs import delete_object
 from beam_pipeline.verify import __main__ as verify
@@ -156,6 +159,8 @@ def test_any_number_of_appends_is_one_job(
         (["--train_ratio=0.5"], "train_ratio is 0.5, but"),
         (["--sample_probes=0.5"], "sample_probes is 0.5, but"),
         (["--split_seed=1"], "was written with 0: leave it out"),
+        (["--output_format=tfrecord"], "output_format is 'tfrecord', but"),
+        (["--num_shards=3"], "num_shards is 3, but"),
         (["--overwrite"], "--append adds to a dataset and --overwrite replaces it: give one"),
     ],
 )
@@ -168,6 +173,41 @@ def test_options_that_decide_bytes_are_those_of_the_dataset(
     assert files_of(old) == before and not (old / NEXT_FOLDER).exists()
 
 
+def test_options_that_nobody_gave_are_the_datasets(
+    old: Path, new_input: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = copied(old, tmp_path)
+    values = json.loads((rows / "manifest.json").read_bytes())
+    values["options"]["num_shards"] = 3
+    write_success(str(rows), json.dumps(values).encode())
+    assert append(new_input, rows) == 2
+    line = error_line(capsys)
+    assert f"the options of {rows} are not valid, --num_shards=3 and" in line
+    assert line.endswith("copy the dataset again as a whole")
+
+
+@pytest.mark.parametrize("part", ["train", "test/", "train/*", "*/*", "train/x.arrayrecord"])
+def test_a_part_is_not_a_dataset(
+    old: Path, new_input: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str
+) -> None:
+    before, path = every_file(old), f"{old}/{part}"
+    for program in (
+        lambda given: append(new_input, given),
+        lambda given: main(
+            [f"--input={given}", f"--output={tmp_path}/x", "--input_format=probe_rows"]
+        ),
+        lambda given: export.main([given, f"--output={tmp_path}/x.csv"]),
+        lambda given: inspect.main([given]),
+        lambda given: inspect.main([str(old), f"--compare={given}"]),
+        lambda given: verify.main([given]),
+    ):
+        assert program(path) == 2
+        line = error_line(capsys).replace("/ is part", " is part")
+        assert f"{path.rstrip('/')} is part of a dataset: give its folder, {old}" in line
+    assert every_file(old) == before and list(tmp_path.iterdir()) == []
+    assert verify.main([str(old)]) == 0
+
+
 def test_only_a_finished_dataset_is_added_to(
     old: Path, new_input: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,6 +215,115 @@ def test_only_a_finished_dataset_is_added_to(
     assert "--append adds to a finished dataset, but" in error_line(capsys)
     assert append(old, old) == 2
     assert "is among the files of --output" in error_line(capsys)
+
+
+# --- an old generation is lost only to a whole new one ------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def committed(old: Path, new_input: Path, folder: Path) -> Path:
+    """A dataset whose next generation is committed, by a run that ended before the switch."""
+
+    def end(*_: object) -> None:
+        raise ProbelineError("killed")
+
+    (folder / "killed").mkdir()
+    rows = copied(old, folder / "killed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit, "switch", end)
+        assert append(new_input, rows) == 1
+    assert (rows / NEXT_FOLDER / "_SUCCESS").exists()
+    return rows
+
+
+@pytest.mark.parametrize("damage", ["byte", "gone", "cut"])
+@pytest.mark.parametrize(
+    "name", ["train/*-of-*.arrayrecord", "test/rows.parquet", "dead_letter/*.parquet"]
+)
+def test_a_damaged_next_generation_replaces_nothing(
+    old: Path,
+    committed: Path,
+    new_input: Path,
+    whole: dict[str, bytes],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    damage: str,
+) -> None:
+    rows = Path(shutil.copytree(committed, tmp_path / "rows"))
+    path = max((rows / NEXT_FOLDER).glob(name), key=lambda path: path.stat().st_size)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] if damage == "cut" else bytes([data[0] ^ 1]) + data[1:])
+    if damage == "gone":
+        path.unlink()
+    before = every_file(rows)
+    for flag in ("--append", "--overwrite"):
+        assert main([f"--input={new_input}", f"--output={rows}", flag]) == 1
+        line = error_line(capsys)
+        assert f"error: {path} {'is missing' if damage == 'gone' else 'has '}" in line
+        assert every_file(rows) == before
+    assert files_of(rows) == files_of(old)
+    shutil.rmtree(re.findall(r"to keep it, remove (.*), then run the command again$", line)[0])
+    assert append(new_input, rows) == 0
+    assert files_of(rows) == whole and verify.main([str(rows)]) == 0
+
+
+def test_a_switch_that_had_begun_is_not_called_harmless(
+    committed: Path, new_input: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = Path(shutil.copytree(committed, tmp_path / "rows"))
+    shutil.copy(rows / NEXT_FOLDER / "manifest.json", rows)
+    next((rows / NEXT_FOLDER).glob("train/*.arrayrecord")).unlink()
+    assert append(new_input, rows) == 1
+    remove = r"is replaced in part: remove (.*), then write it with (--overwrite)$"
+    next_folder, flag = re.findall(remove, error_line(capsys))[0]
+    shutil.rmtree(next_folder)
+    assert main([f"--input={new_input}", f"--output={rows}", flag]) == 0
+    assert verify.main([str(rows)]) == 0
+
+
+def every_file(folder: Path) -> dict[str, bytes]:
+    """Returns all files but the lock, which a run leaves."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
+    return {str(path): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (("counts", "measurements"), "does not add up: rows_read is"),
+        (("counts", "rows_read"), "does not add up: rows_read is"),
+        (("counts", "dead_letters", "rtt_null"), "does not add up: rows_read is"),
+        (("splits", "train", "num_records"), "does not add up: num_records of"),
+        ((), "dead_letter_00000-of-00001.parquet is missing"),
+    ],
+)
+def test_a_dataset_that_is_not_whole_is_not_read(
+    old: Path,
+    new_input: Path,
+    whole: dict[str, bytes],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    keys: tuple[str, ...],
+    message: str,
+) -> None:
+    rows = copied(old, tmp_path)
+    values = place = json.loads((rows / "manifest.json").read_bytes())
+    for key in keys[:-1]:
+        place = place[key]
+    if keys:
+        place[keys[-1]] += 1
+        write_success(str(rows), json.dumps(values).encode())
+    else:
+        next(rows.glob("dead_letter/*")).unlink()
+    before = every_file(rows)
+    assert append(new_input, rows) == 1
+    line = error_line(capsys)
+    assert message in line and line.endswith("copy the dataset again as a whole")
+    assert every_file(rows) == before
+    shutil.copytree(old, rows, dirs_exist_ok=True)
+    assert append(new_input, rows) == 0
+    assert files_of(rows) == whole
 
 
 def test_a_filesystem_without_hard_links(

@@ -5,6 +5,7 @@ import bz2
 import gzip
 import io
 import json
+import os
 import pickle
 import threading
 import traceback
@@ -136,7 +137,11 @@ def refusal_of(capsys: pytest.CaptureFixture, *flags: str) -> str:
 def test_unreadable_keys(folder: Path, capsys: pytest.CaptureFixture) -> None:
     assert "needs a key" in refusal_of(capsys)
     assert "no/key: there is no such file" in refusal_of(capsys, "--anonymize_key_file=no/key")
-    assert "Is a directory" in refusal_of(capsys, f"--anonymize_key_file={folder}")
+    (folder / "huge").open("wb").truncate(1 << 40)
+    os.mkfifo(folder / "pipe")
+    for name in (folder, folder / "pipe", "/dev/zero"):
+        assert "not a regular file" in refusal_of(capsys, f"--anonymize_key_file={name}")
+    assert f"has {1 << 40} bytes: a key is" in refusal_of(capsys, "--anonymize_key_file=huge")
     (folder / "short").write_bytes(KEY[:16])
     error = refusal_of(capsys, "--anonymize_key_file=short")
     assert "has 16 bytes" in error and "--anonymize_key_file" in error

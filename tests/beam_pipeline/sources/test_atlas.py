@@ -1,6 +1,7 @@
 """RIPE Atlas results against the official parser, and field by field."""
 
 import io
+import itertools
 import json
 import tracemalloc
 from collections import Counter
@@ -507,6 +508,8 @@ class NothingIsPlain:
     def decode(self, text: str) -> None:
         raise ValueError
 
+    decode_lines = decode
+
 
 @settings(max_examples=num_examples(400))
 @given(fuzzed_lines, st.sampled_from(["from", "src_addr"]))
@@ -519,6 +522,67 @@ def test_plain_results_break_no_rule(lines: list[bytes], source: AtlasSource) ->
     assert batch.measurements.equals(by_rules.measurements)
     assert batch.lines.tolist() == by_rules.lines.tolist()
     assert batch.letters == by_rules.letters
+
+
+PLAIN = (
+    good(),
+    good(dst_addr="2001:7fd::1", af=6, note="}\\n{\u00e9"),
+    good(dst_addr=..., result=[{"error": "dns resolution failed"}]),
+    good(note=[{"a": [{}]}, 1e300, None], result=[{"rtt": 7}, {}, {"rtt": None}]),
+)
+
+
+class TestWholeBlocks:
+    @pytest.mark.parametrize("lines", [PLAIN[:1], PLAIN, [b" " + PLAIN[0], PLAIN[1] + b"\r"]])
+    def test_plain(self, lines: list[bytes]) -> None:
+        results = atlas._plain_results(b"\n".join(lines), atlas._plain_decoder("from"))
+        assert len(results) == len(lines)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            PLAIN[0] + b"\n",
+            b"\n" + PLAIN[0],
+            PLAIN[0] + PLAIN[0] + b"\n\n" + PLAIN[0],
+            PLAIN[0] + PLAIN[0] + b"\n" + PLAIN[0][:-1] + b"\n}",
+            b'{"a":\n' + PLAIN[0] + b"}\n" + PLAIN[0] + PLAIN[0],
+            PLAIN[0] + b"," + PLAIN[0],
+            PLAIN[0] + b"\n" + PLAIN[0][:-1] + b',"note":"\xff"}',
+            PLAIN[0] + b"\n" + PLAIN[0][:-1] + b',"note":"}\n{"}',
+            PLAIN[0] + b"\n" + good(addr="193.0.14.129"),
+            PLAIN[0] + b"\n" + good(note="x" * atlas.MAX_LINE_BYTES),
+            good(type="traceroute"),
+        ],
+    )
+    def test_not_plain(self, text: bytes) -> None:
+        assert atlas._plain_results(text, atlas._plain_decoder("from")) == []
+
+    @settings(max_examples=num_examples(400))
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(PLAIN) | st.sampled_from(PLAIN) | damaged_lines(),
+                st.sampled_from([b"\n"] * 12 + [b"", b"\n\n", b"\r\n", b" \n ", b"\n}", b"{\n"]),
+            ),
+            min_size=1,
+            max_size=12,
+        ),
+        st.lists(st.integers(0, 5000), max_size=3),
+    )
+    def test_the_same_as_line_by_line(
+        self, lines: list[tuple[bytes, bytes]], cuts: list[int]
+    ) -> None:
+        text = good() + b"\n" + b"".join(itertools.chain.from_iterable(lines))
+        bounds = itertools.pairwise(sorted({0, *cuts, len(text)}))
+        blocks = [text[start:end] for start, end in bounds if text[start:end]]
+        (batch,) = atlas.read_json(iter(blocks), "from", is_span=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(atlas, "_plain_results", lambda text, decoder: [])
+            (by_line,) = atlas.read_json(iter(blocks), "from", is_span=True)
+        assert batch.measurements.equals(by_line.measurements)
+        assert batch.lines.tolist() == by_line.lines.tolist()
+        assert batch.letters == by_line.letters
+        assert batch.num_lines == by_line.num_lines == text.count(b"\n") + (text[-1:] != b"\n")
 
 
 def test_a_number_that_is_not_read_may_exceed_floats() -> None:

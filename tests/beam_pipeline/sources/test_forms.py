@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import orc
 
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
@@ -20,7 +24,9 @@ from beam_pipeline.sources.inputs import inspect, match_files
 from beam_pipeline.sources.mapping import problem_of
 from beam_pipeline.sources.options import Mapping, ReadOptions, Source, parse_columns
 from beam_pipeline.sources.reading import UnreadableInputError
+from tests.support.engines import Gcs
 from tests.support.forms import (
+    ADDRESSES,
     FORMS,
     SRC,
     Form,
@@ -59,6 +65,20 @@ def test_the_same_pings_in_any_form(form: str, folder: Path, rows: list[Ping]) -
     assert measured(iter(batches)) == expected
     assert sum(batch.num_rows for batch in batches) == len(rows)
     assert not any(batch.letters for batch in batches)
+
+
+def test_any_form_on_gcs(gcs: Gcs, tmp_path: Path) -> None:
+    rows = [(1_767_225_600_000_000 + n, SRC, ADDRESSES[n % 5], n - 0.5) for n in range(20)]
+    (tmp_path / "plain").write_bytes(parquet()(rows))
+    expected = measured(read(tmp_path / "plain", options()))
+    forms = {**FORMS, "fping": FPING}
+    for name, (write, _) in forms.items():
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "x").write_bytes(write(rows))
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path / "in", f"{bucket}/in")
+    for name, (_, how) in forms.items():
+        assert measured(read(f"{bucket}/in/{name}/*", how)) == expected, name
 
 
 @given(rows=pings)
@@ -164,10 +184,11 @@ def test_a_bad_row_of_text(tmp_path: Path, line: str, reason: str) -> None:
         assert '"rtt":"timeout"' in letter.value
 
 
-@pytest.mark.parametrize("blank", ["\n", "\r\n\n  \n", "\ufeff\n\t\n"])
-def test_blank_lines_before_the_header(tmp_path: Path, blank: str) -> None:
-    content = "\n".join([HEAD, GOOD, "", "x", "", GOOD])
-    (tmp_path / "x").write_text(blank + content)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("blank", ["", "\n", "\n\n  \n", "\ufeff\n\t\n"])
+def test_blank_lines_of_text(tmp_path: Path, blank: str, end: str) -> None:
+    content = blank + "\n".join([HEAD, GOOD, "", "x", "", GOOD])
+    (tmp_path / "x").write_bytes(content.replace("\n", end).encode())
     batches = list(read(tmp_path / "x", options()))
     letters = [(each.row, each.reason) for batch in batches for each in batch.letters]
     assert letters == [(1, "csv_columns")]
@@ -289,6 +310,18 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, messa
     assert inspect(file, ReadOptions(skip_bad_files=True)).problem
 
 
+def test_orc_is_converted_by_the_command_of_its_error(tmp_path: Path) -> None:
+    table = as_table([(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.5)])
+    orc.write_table(table, tmp_path / "x")
+    with pytest.raises(ProbelineError) as caught:
+        inspect(match_files([str(tmp_path / "x")])[0], ReadOptions())
+    command = re.search('python -c ".*"', str(caught.value))
+    assert command
+    text = command[0].replace("python", sys.executable, 1).replace("FILE", "x")
+    subprocess.run(text, shell=True, cwd=tmp_path, check=True)
+    assert len(measured(read(tmp_path / "pings.parquet", options()))) == 1
+
+
 @pytest.mark.parametrize(
     ("content", "wanted"),
     [
@@ -371,11 +404,34 @@ def test_hidden_names_and_further_names_are_left_out(tmp_path: Path, capsys) -> 
     assert names("/*/._b") == ["x/._b"]
 
 
-def test_a_table_with_removed_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "delta/_delta_log").mkdir(parents=True)
-    (tmp_path / "delta/part-0.parquet").write_bytes(b"x")
-    with pytest.raises(UsageError, match=r"is a Delta table.*delta_scan"):
-        match_files([f"{tmp_path}/delta/*.parquet"])
+@pytest.mark.parametrize(
+    ("mark", "pattern"),
+    [
+        ("_delta_log/0.json", ""),
+        ("_delta_log/0.json", "/*.parquet"),
+        ("_delta_log/0.json", "/day=1/*.parquet"),
+        ("_delta_log/0.json", "/../**/*.parquet"),
+        ("_delta_log/0.json", "/../t*/day=*/*"),
+        ("metadata/v1.metadata.json", ""),
+        ("metadata/version-hint.text", "/data/**/*.parquet"),
+        ("metadata/v1.metadata.json", "/data/day=1/"),
+    ],
+)
+def test_a_table_with_removed_files_is_refused(tmp_path: Path, mark: str, pattern: str) -> None:
+    files = [
+        mark,
+        "part-0.parquet",
+        "day=1/x.parquet",
+        "data/day=1/x.parquet",
+        "../other/x.parquet",
+    ]
+    for path in [tmp_path / "in/table" / name for name in files]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    kind = "Delta" if "delta" in mark else "Iceberg"
+    with pytest.raises(UsageError, match=rf"table is a {kind} table.*{kind.lower()}_scan"):
+        match_files([f"{tmp_path}/in/table{pattern}"])
+    assert len(match_files([f"{tmp_path}/in/*/x.parquet"])) == 1  # reaches no file of the table
 
 
 def test_values_in_the_path(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WEIGHTS = {"destination": 0.25, "timestamp": 0.0, "RTT, first byte": 0.9}
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def _maxtext() -> None:
     global feeding, iterators, run_config
     pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[maxtext]'")
@@ -73,6 +73,7 @@ def test_a_weight_is_the_share_of_the_targets_that_count(mixed: Mixed):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_maxtext")
 def test_hosts_and_resumes_keep_the_same_targets(mixed: Mixed):
     whole = take(make_feed(mixed["compact"]))
     parts = [take(make_feed(mixed["compact"], host_count=2, host_index=host)) for host in (0, 1)]
@@ -106,6 +107,7 @@ def test_other_seeds_and_places_keep_other_targets(mixed: Mixed):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_maxtext")
 def test_tokens_are_counted_before(mixed: Mixed):
     weighed, plain = make_feed(mixed["compact"]), make_feed(mixed["compact"])
     plain.weigh = None
@@ -114,6 +116,7 @@ def test_tokens_are_counted_before(mixed: Mixed):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_maxtext")
 def test_training_alone_is_weighed(mixed: Mixed, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(iterators, "MultiHostDataLoadIterator", lambda feed, *_, **__: feed)
     files = [f"network_{of}_files={mixed['compact']}" for of in ("train", "eval")]

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 import zlib
 from collections import Counter
@@ -270,10 +271,11 @@ def test_invalid_removal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "--mask_token=Boy has a token of an evaluation row" in capsys.readouterr().err
     assert clean(tmp_path, "--remove=mask", "--mask_token=[x]") == 2
     assert "must be a word" in capsys.readouterr().err
-    (tmp_path / "clean/documents").mkdir(parents=True)
+    (tmp_path / "clean/documents/mine").mkdir(parents=True)
+    (tmp_path / "clean/documents/mine/x").touch()
     assert clean(tmp_path, "--remove=document") == 2
     assert "that Probeline did not create" in capsys.readouterr().err
-    (tmp_path / "clean/documents").rmdir()
+    shutil.rmtree(tmp_path / "clean/documents")
     of_files = tmp_path / "out" / TRAIN_FILES
     table = pq.read_table(of_files)
     pq.write_table(table.drop("num_text_chars"), of_files)
@@ -282,8 +284,12 @@ def test_invalid_removal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     pq.write_table(table, of_files)
     os.utime(tmp_path / "in/a.jsonl", (1, 1))
     assert clean(tmp_path, "--remove=document") == 1
-    assert "in/a.jsonl was changed" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "in/a.jsonl was changed after the overlap job read it: it had" in error
+    assert "run the overlap job again with --overwrite, then this one" in error
     assert not (tmp_path / "clean/.SUCCESS").exists()
+    find_in(tmp_path, "in", "out")  # with --overwrite
+    assert clean(tmp_path, "--remove=document") == 0
 
 
 def test_report_of_a_removal(
