@@ -88,7 +88,7 @@ def switch(output: str, temp_folder: str, guard: Guard) -> None:
 def _faults(moves: Collection[Move]) -> Iterator[tuple[str, str]]:
     """Yields the files, or where they have gone their targets, that are not as listed."""
     infos = files.file_infos(move.source for move in moves)
-    gone = [move for move in moves if infos[move.source] is None]
+    gone = {move for move in moves if infos[move.source] is None}
     targets = files.file_infos(move.target for move in gone)
     infos.update((move.source, targets[move.target]) for move in gone)
     places = [move.target if move in gone else move.source for move in moves]
