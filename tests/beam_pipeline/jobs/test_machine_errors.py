@@ -78,10 +78,7 @@ class Program:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[] if n in ("removal", "export") else pytest.mark.slow)
-        for n in PROGRAMS
-    ],
+    [pytest.param(n, marks=[] if n == "export" else pytest.mark.slow) for n in PROGRAMS],
 )
 def test_one_line_and_its_cure(name: str, tmp_path: Path) -> None:
     program = Program(name, tmp_path)

@@ -49,6 +49,7 @@ def bombs(folder: Path, kind: str, num_bytes: int) -> Iterator[str]:
         yield str(folder / f"{kind}.{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "limits"), [("csv", LINE), ("json", LINE), ("blank", BLANK)])
 def test_a_bomb_takes_little_memory(tmp_path: Path, kind: str, limits: tuple[int, int]) -> None:
     peaks = []
