@@ -1,6 +1,5 @@
 """Parquet files on any filesystem: opened for reading, row groups packed."""
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -39,14 +38,10 @@ def open_parquet(
         )
 
 
-class _UnreadError(Exception):
-    pass
+class _Empty:
+    """A source that seems large, and has no bytes."""
 
-
-class _Unread:
-    """A source that is never read."""
-
-    closed = False
+    closed = was_read = False
 
     def seek(self, *_: int) -> int:
         return 0
@@ -55,7 +50,8 @@ class _Unread:
         return 2**62  # larger than any file
 
     def read(self, *_: int) -> bytes:
-        raise _UnreadError
+        self.was_read = True
+        return b""
 
     def close(self) -> None:
         self.closed = True
@@ -69,11 +65,16 @@ def column_chunks(
     Where a footer is damaged, `RowGroupMetaData.column` aborts the process, since PyArrow does not
     catch the exception. A reader raises it, so one is opened first, up to its first read.
     """
-    unread = pa.PythonFile(_Unread(), mode="r")
-    reader: Any = pq.ParquetFile(unread, metadata=metadata, buffer_size=1).reader
+    source = _Empty()
+    file = pa.PythonFile(source, mode="r")
+    reader: Any = pq.ParquetFile(file, metadata=metadata, buffer_size=1).reader
     for group in groups if columns else ():
-        with contextlib.suppress(_UnreadError):
+        source.was_read = False
+        try:
             next(reader.iter_batches(1, [group], columns, use_threads=False), None)
+        except (OSError, pa.ArrowException):
+            if not source.was_read:
+                raise
         yield from map(metadata.row_group(group).column, columns)
 
 

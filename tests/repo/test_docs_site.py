@@ -168,7 +168,8 @@ def test_a_page_in_a_browser(site: Path, browser: "Browser", page, width, scheme
 def test_links_and_search_work_without_a_server(site: Path, browser: "Browser") -> None:
     with visit(browser, site / "index.html", width=1400) as seen:
         seen.page.locator("article a[href='format.html']").first.click()
-        assert seen.page.locator("article h1").is_visible()
+        seen.page.wait_for_url("**/format.html")
+        seen.page.locator("article h1").wait_for()
         seen.page.click("input[name=query]")
         seen.page.keyboard.type("fingerprint")
         result = seen.page.locator(".md-search-result__link").first

@@ -1,14 +1,9 @@
-"""Beam without the work that it repeats for each transform and each state: half of a small run.
-
-It reads the signatures of a DoFn's methods again and again, and looks through all modules whenever
-it weighs a value for its cache.
-"""
+"""Beam without the work that it repeats for each transform: it reads signatures again and again."""
 
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-from apache_beam.runners.worker import statecache
 from apache_beam.transforms import core
 from apache_beam.typehints import decorators
 
@@ -26,6 +21,5 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def install() -> None:
-    """Has Beam in this process, and in those forked from it, keep signatures and weigh nothing."""
+    """Has Beam in this process, and in those forked from it, keep the signatures of methods."""
     decorators.get_signature = core.get_signature = _signature_of
-    statecache.get_deep_size = lambda *_: 1
