@@ -1,7 +1,7 @@
 """Ends with names, such as hosts or sites: the address of each, and the dataset's table of them.
 
-A name's address is NETWORK, a private IPv6 network (RFC 4193), with 80 bits of the name's BLAKE2b.
-It is the same in all datasets. `names.parquet` has a line per name, in the order of their bytes.
+A name's address is fd70:726f:6265::/48, a private network (RFC 4193), with 80 bits of the name's
+BLAKE2b: the same in all datasets. `names.parquet` has a line per name, in the order of their bytes.
 """
 
 import hashlib
@@ -11,13 +11,12 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.manifest import NAMES_NAME, NamesFile
 from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import ProbelineError, printable
-from beam_pipeline.storage.files import checksum_text, digests_of, read_file
+from beam_pipeline.storage.files import checksum_text, crc32c, digests_of, read_file
 
 MAX_NAME_BYTES = 255
 _PREFIX = b"\xfdprobe"  # fd70:726f:6265::/48
@@ -41,8 +40,8 @@ class Names:
     """The names of a dataset, as `names.parquet` has them."""
 
     def __init__(self, table: pa.Table):
-        table = table.combine_chunks()
-        self._names, self._addresses = (table.column(name) for name in _SCHEMA.names)
+        names, addresses = (table.column(name).to_pylist() for name in _SCHEMA.names)
+        self._by_address = dict(zip(addresses, names, strict=True))
 
     @classmethod
     def read(cls, dataset: Dataset) -> "Names":
@@ -51,8 +50,7 @@ class Names:
         if said is None:
             return cls(_SCHEMA.empty_table())
         data = read_file(path := dataset.file(NAMES_NAME)) or b""
-        found = checksum_text(digests_of(data).crc32c)
-        if found != said.crc32c:
+        if (found := checksum_text(crc32c(data))) != said.crc32c:
             raise ProbelineError(
                 f"{path} has checksum {found}, the manifest says {said.crc32c}: copy the dataset "
                 "again as a whole"
@@ -60,17 +58,20 @@ class Names:
         return cls(pq.read_table(io.BytesIO(data), schema=_SCHEMA))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._by_address)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names.to_pylist())
+        return iter(self._by_address.values())
 
     def shown(self, addresses: pa.Array | Sequence[str]) -> pa.Array:
         """Returns the name of each address, or the address itself where it has none."""
         addresses = pa.array(addresses, pa.string())
         if not len(self):
             return addresses
-        return pc.coalesce(self._names.take(pc.index_in(addresses, self._addresses)), addresses)
+        encoded = addresses.dictionary_encode()
+        distinct = encoded.dictionary.to_pylist()
+        names = [self._by_address.get(address, address) for address in distinct]
+        return pa.array(names, pa.string()).take(encoded.indices)
 
 
 def as_file(names: Iterable[str]) -> tuple[bytes, NamesFile]:

@@ -53,14 +53,14 @@ def write_dataset(
     num_files: int,
     planned: Iterable[tuple[int, int]],
     summaries: Iterable[UnitSummary],
-    names: Iterable[Iterable[str]],
     dropped: Iterable[int],
     shards: Iterable[ShardInfo],
+    names: Iterable[Iterable[str]] = (),
 ) -> None:
     """Checks the counts, moves the dead letters, describes and commits the dataset.
 
     An earlier attempt may have done any of these steps. `planned` has the number and rows of every
-    work unit, `names` those of its ends, `dropped` the counts of dropped duplicates.
+    work unit, `dropped` the counts of dropped duplicates, `names` those of ends.
     """
     summaries, shards = sorted(summaries), list(shards)
     check_read(planned, ((summary.unit, summary.planned_rows) for summary in summaries))

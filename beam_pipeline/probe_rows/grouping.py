@@ -335,18 +335,19 @@ class GroupedRows(NamedTuple):
     cut: beam.PCollection  # CutRows: probes whose history fits in memory
     split: beam.PCollection  # CutRows: all others
     summaries: beam.PCollection  # UnitSummary
-    names: beam.PCollection  # of ends, distinct: one list
     dropped: beam.PCollection  # numbers of duplicates
+    names: beam.PCollection | None  # of ends, distinct: one list; None if ends are addresses
 
 
 class GroupIntoRows(beam.PTransform):
-    """MeasurementUnit → GroupedRows, five PCollections.
+    """MeasurementUnit → GroupedRows, four or five PCollections.
 
     The two kinds of rows stay apart, since some runners would hold a joined collection in memory.
     """
 
     def __init__(self, read_options: ReadOptions, workspace: Workspace, options: DatasetOptions):
         super().__init__()
+        self._has_names = read_options.mapping.ends == "names"
         self._pregroup = PreGroup(read_options, workspace)
         self._sort = SortBucket(workspace, options.row_format, options.duplicates == "drop")
         self._split = SplitRows(options.row_format)
@@ -369,8 +370,10 @@ class GroupIntoRows(beam.PTransform):
             | "Spread segments" >> beam.Reshuffle()
             | "Cut rows" >> beam.ParDo(self._split)
         )
-        names = read.names | "All names" >> beam.CombineGlobally(_union)
-        return GroupedRows(ordered.rows, split, read.summary, names, ordered.dropped)
+        names = (
+            read.names | "All names" >> beam.CombineGlobally(_union) if self._has_names else None
+        )
+        return GroupedRows(ordered.rows, split, read.summary, ordered.dropped, names)
 
 
 def _union(names: Iterable[Iterable[str]]) -> list[str]:

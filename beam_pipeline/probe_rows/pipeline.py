@@ -143,7 +143,9 @@ def build(pipeline: beam.Pipeline, files: MeasurementFiles, job: Job) -> Commit:
     write = WriteShards(*targets, num_shards=num_shards, chosen_by="split")
     shards = all_rows | "Write shards" >> write
     num_files = sum(not _is_of_output(file) for file in files)
-    proofs: list[Any] = [planned, rows.summaries, rows.names, rows.dropped, shards]
+    proofs: list[Any] = [planned, rows.summaries, rows.dropped, shards]
+    if rows.names is not None:
+        proofs.append(rows.names)
     write = partial(write_dataset, job, num_files)
     return Commit("Commit the dataset", write, list(map(AsList, proofs)), job.is_finished)
 

@@ -66,7 +66,7 @@ class StagedRun(NamedTuple):
         """Does the step `Commit the dataset`."""
         planned = [(summary.unit, summary.planned_rows) for summary in self.summaries]
         last = Commit("Commit the dataset", partial(write_dataset, self.job, 1))
-        commit(b"", self.job.run, last, planned, self.summaries, [], [], shards)
+        commit(b"", self.job.run, last, planned, self.summaries, [], shards)
 
 
 def staged_run(output: str, run: JobRun, num_shards: int, num_units: int) -> StagedRun:
