@@ -37,7 +37,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from beam_pipeline.dataset.rows import READER_OPTIONS
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.shards.staging import Records, StageRecords
+from beam_pipeline.shards.staging import Records, StagedRecords, StagedShards, StageRecords
 from beam_pipeline.shards.writing import RecordWriter, ShardInfo, ShardTarget, WriteShards
 from beam_pipeline.storage.files import is_gcs, is_local, local_copy, remove_folder
 from beam_pipeline.storage.gcs import prepare_native_reader
@@ -47,6 +47,7 @@ DEFAULT_OPTIONS = "group_size:1,zstd:1"
 DEFAULT_TEMPLATE = "-SSSSS-of-NNNNN"
 SUFFIX = ".arrayrecord"
 _INLINE_BYTES = 1 << 10
+_DEFAULT_SHARD_BYTES = 256 << 20
 _READ_BYTES = 16 << 20
 _SPLIT_BYTES = 64 << 20
 
@@ -135,22 +136,25 @@ class WriteToArrayRecord(beam.PTransform):
             template,
             open_writer or partial(ArrayRecordWriter, options=options),
             FileSystems.join(parent, f".temp-arrayrecord-{uuid.uuid4().hex}"),
-            ordered=ordered,
         )
+        self._ordered = ordered
 
     def expand(self, elements: beam.PCollection) -> beam.PCollection[ShardInfo]:
         if not elements.is_bounded:
             raise ValueError("WriteToArrayRecord takes a bounded PCollection: its shards must end")
         temp_folder = self._target.temp_folder
-        inline_bytes = _INLINE_BYTES if self._target.ordered else sys.maxsize
+        inline_bytes = _INLINE_BYTES if self._ordered else sys.maxsize
         encode = beam.Map(partial(_encode, coder=self._coder, key=self._key))
-        shards = (
+        staged = (
             elements
             | "Into one window" >> beam.WindowInto(beam.window.GlobalWindows())
             | "Encode" >> encode.with_input_types(element_type(self._coder))
             | "Stage" >> beam.ParDo(StageRecords(temp_folder, inline_bytes))
-            | "Write shards" >> WriteShards(self._target, num_shards=self._num_shards)
         )
+        write = WriteShards(
+            StagedShards(self._ordered), self._target, num_shards=self._counted_shards(staged)
+        )
+        shards = staged | "Write shards" >> write
         _ = (
             elements.pipeline
             | "Last" >> beam.Create([temp_folder])
@@ -159,13 +163,24 @@ class WriteToArrayRecord(beam.PTransform):
         )
         return shards
 
+    def _counted_shards(self, staged: beam.PCollection) -> Any:
+        if self._num_shards:
+            return staged.pipeline | "Number of shards" >> beam.Create([[self._num_shards]])
+        return (
+            staged
+            | "Size of each" >> beam.Map(StagedRecords.payload_bytes)
+            | "Size of all" >> beam.CombineGlobally(sum)
+            | "Number of shards"
+            >> beam.Map(lambda total: [max(1, -(-total // _DEFAULT_SHARD_BYTES))])
+        )
+
     def display_data(self) -> dict[str, Any]:
         target = self._target
         pattern = f"{target.prefix}{target.shard_name_template}{target.suffix}"
         return {
             "file_pattern": DisplayDataItem(pattern, label="File Pattern"),
             "shards": DisplayDataItem(self._num_shards, "", "Number of Shards").drop_if_default(0),
-            "ordered": DisplayDataItem(target.ordered, label="Ordered").drop_if_default(True),
+            "ordered": DisplayDataItem(self._ordered, label="Ordered").drop_if_default(True),
             "options": DisplayDataItem(self._options, label="Writer Options").drop_if_none(),
         }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from beam_pipeline.dataset.manifest import FORMAT_VERSION, SPLITS, KnownOptions, Manifest
+from beam_pipeline.dataset.manifest import READABLE_VERSIONS, SPLITS, KnownOptions, Manifest
 
 PATH = Path(__file__).parents[1] / "docs" / "manifest.schema.json"
 _ATTRIBUTE = re.compile(r"^ {6}([\w, ]+): (.+(?:\n {8}.+)*)", re.MULTILINE)
@@ -22,7 +22,7 @@ def schema() -> bytes:
         _describe(part)
     manifest = parts.pop("Manifest")
     properties = manifest["properties"]
-    properties["format_version"] |= {"const": FORMAT_VERSION}
+    properties["format_version"] |= {"enum": list(READABLE_VERSIONS)}
     properties["options"] |= {"$ref": "#/$defs/KnownOptions"}
     properties["splits"] |= {"required": list(SPLITS)}
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}

@@ -28,7 +28,8 @@ from beam_pipeline.storage.files import (
     write_durably,
 )
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 SPLITS = ("train", "test")
 MANIFEST_NAME, SUCCESS_NAME, INDEX_NAME = "manifest.json", "_SUCCESS", "rows.parquet"
 NAMES_NAME = "names.parquet"
@@ -54,7 +55,7 @@ class KnownOptions(TypedDict, total=False):
     max_row_size_mb: Annotated[float, Meta(ge=0.001, le=1024)]
     train_ratio: Annotated[float, Meta(ge=0, le=1)]
     split_seed: int
-    probes_per_shard: Annotated[int, Meta(ge=1)]
+    probes_per_shard: Annotated[int, Meta(ge=0)]
     num_shards: Count
     anonymize: Literal["none", "prefix_preserving"]
     anonymize_key_fingerprint: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]

@@ -30,10 +30,10 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset.layout import OutputFormat
 from beam_pipeline.dataset.manifest import (
-    FORMAT_VERSION,
     INDEX_NAME,
     MANIFEST_NAME,
     NEXT_FOLDER,
+    READABLE_VERSIONS,
     SPLITS,
     SUCCESS_NAME,
     Manifest,
@@ -173,15 +173,16 @@ def open_dataset(path: str) -> Dataset:
         data = committed_manifest(folder)  # retried: it may just have been moved
     try:
         version = msgspec.json.decode(data, type=dict[str, Any])["format_version"]
-        if version == FORMAT_VERSION:
+        if version in READABLE_VERSIONS:
             return Dataset(folder, Manifest.from_json(data))
     except (KeyError, ValueError, RecursionError) as error:
         raise ProbelineError(
             f"{folder}/{MANIFEST_NAME} is not a manifest ({type(error).__name__}: {error}): copy "
             "the dataset again as a whole"
         ) from error
+    known = " and ".join(map(str, READABLE_VERSIONS))
     raise ProbelineError(
-        f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
+        f"{folder} has format version {version}, this Probeline reads {known}: use the "
         "version that wrote it"
     )
 

@@ -48,15 +48,21 @@ def joined_bytes(memory_bytes: int) -> int:
 class History(NamedTuple):
     """Complete histories of probes, each as a sorted run."""
 
-    src_addrs: list[str]  # [p], canonical
+    src_hi: np.ndarray  # uint64 [p]; probes ascend by hash
+    src_lo: np.ndarray  # uint64 [p]
     run: np.ndarray  # NARROW or WIDE [n]
     bounds: np.ndarray  # int64 [p + 1], of each probe's run
+
+    def src_addr(self, probe: int) -> str:
+        """Returns the canonical address of a probe."""
+        one = slice(probe, probe + 1)
+        return format_any(self.src_hi[one], self.src_lo[one])[0].as_py()
 
 
 class LargeHistory(NamedTuple):
     """The history of one probe that exceeds the memory, as unread sorted runs."""
 
-    src_addr: str
+    src_addr: str  # canonical
     runs: Iterator[UnreadRun]  # must be read completely before the bucket advances
 
 
@@ -76,7 +82,7 @@ class Bucket:
         probes = np.concatenate(tables, axis=1)
         src_hi, src_lo = probes[:2]
         firsts, ranks = rank(src_hi, src_lo)
-        self.src_addrs: list[str] = format_any(src_hi[firsts], src_lo[firsts]).to_pylist()
+        self.src_hi, self.src_lo = src_hi[firsts], src_lo[firsts]
         narrow, wide = (
             np.bincount(ranks, of_kind, len(firsts)).astype(np.int64)
             for of_kind in counts_of(probes)
@@ -99,7 +105,8 @@ class Bucket:
                 yield from self._in_memory(start, end)
             else:
                 end = start + 1
-                yield LargeHistory(self.src_addrs[start], self._runs_of(start))
+                src_addr = format_any(self.src_hi[start:end], self.src_lo[start:end])[0].as_py()
+                yield LargeHistory(src_addr, self._runs_of(start))
             start = end
 
     def _runs_of(self, rank: int) -> Iterator[UnreadRun]:
@@ -127,7 +134,7 @@ class Bucket:
                     place(records, lengths, ranks - start, is_here, run, place_at)
             bounds = np.append(bounds[of_kind - start], bounds[-1])
             sort_groups(run, bounds)
-            yield History([self.src_addrs[probe] for probe in of_kind.tolist()], run, bounds)
+            yield History(self.src_hi[of_kind], self.src_lo[of_kind], run, bounds)
 
 
 class _SpillBuffer:
@@ -256,7 +263,7 @@ class DuplicateFilter:
         """Returns complete histories without duplicates; overwrites their records."""
         run, bounds = distinct(history.run, history.bounds)
         self.num_dropped += len(history.run) - len(run)
-        return History(history.src_addrs, run, bounds)
+        return history._replace(run=run, bounds=bounds)
 
     def filter_blocks(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yields consecutive blocks of one sorted run without duplicates, omitting empty ones."""

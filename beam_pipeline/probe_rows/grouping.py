@@ -9,9 +9,9 @@ v  PreGroup      reads, checks, sorts one chunk per bucket; large chunks stay on
 v  GroupByKey
 | (bucket, [Chunk])
 v  SortBucket    merges each probe's runs in bounded memory
-| CutRows  | duplicates dropped     | (src_addr, Segment), of probes that exceed the memory
+| Packet   | duplicates dropped     | (src_addr, Segment), of probes that exceed the memory
 |                                   v  SplitRows, stateful, see `row_splitting`
-|                                   | CutRows
+|                                   | Packet
 """
 
 import itertools
@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 from apache_beam.pvalue import TaggedOutput
 
-from beam_pipeline.dataset.layout import DatasetOptions, RowFormat
+from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes, surely_fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.messages import Message
@@ -40,8 +40,9 @@ from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
 from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.outcome import FileOutcome, UnitTally
+from beam_pipeline.probe_rows.packets import ROW, Packet, PacketWriter
 from beam_pipeline.probe_rows.pregroup import pregroup
-from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows, cut
+from beam_pipeline.probe_rows.row_splitting import Segment, SplitRows, cut
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
 from beam_pipeline.shards.letters import LetterBox, LetterPart
 from beam_pipeline.sources.inputs import UNIT_ROWS, MeasurementUnit, Piece
@@ -52,7 +53,6 @@ from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, re
 SORT_MEMORY_BYTES = 32 << 20
 SEGMENT_BYTES = 1 << 20
 _SEGMENT_FILE_BYTES = 64 << 20
-_CUT_ROWS_BYTES, _MAX_CUT_ROWS = 4 << 20, 10_000  # of rows that travel together
 
 
 class SpanLines(Message, frozen=True):
@@ -192,22 +192,22 @@ def _letter_box(unit: int, workspace: Workspace) -> LetterBox:
     return LetterBox(workspace.below("dead_letters"), f"unit-{unit:06d}")
 
 
-RowsOrSegment = CutRows | TaggedOutput[Literal["segments"], tuple[str, Segment]]
+RowsOrSegment = Packet | TaggedOutput[Literal["segments"], tuple[str, Segment]]
 SortedBucket = RowsOrSegment | TaggedOutput[Literal["dropped"], int]
 
 
 class SortBucket(beam.DoFn):
-    """(bucket, [Chunk]) → CutRows; tagged SEGMENTS: (src_addr, Segment) of very long histories.
+    """(bucket, [Chunk]) → Packet; tagged SEGMENTS: (src_addr, Segment) of very long histories.
 
     Tagged DROPPED: the number of duplicates dropped from a bucket, if any.
     """
 
     SEGMENTS, DROPPED = "segments", "dropped"
 
-    def __init__(self, workspace: Workspace, row_format: RowFormat, drops_duplicates: bool = False):
+    def __init__(self, workspace: Workspace, options: DatasetOptions):
         self._workspace = workspace
-        self._row_format = row_format
-        self._drops_duplicates = drops_duplicates
+        self._options = options
+        self._row_format = options.row_format
         self._memory_bytes = SORT_MEMORY_BYTES
         self._segment_bytes = SEGMENT_BYTES
         self._probes = counter("probes")
@@ -226,20 +226,21 @@ class SortBucket(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[Chunk]]) -> Iterator[SortedBucket]:
         number, chunks = element
-        duplicates = DuplicateFilter() if self._drops_duplicates else None
+        duplicates = DuplicateFilter() if self._options.duplicates == "drop" else None
+        packets = PacketWriter(self._workspace, self._options)
         with (
             logged("Sort each bucket", bucket=number),
             tempfile.TemporaryDirectory(prefix="probeline-") as local_folder,
         ):
             bucket = Bucket(chunks, self._reader, self._memory_bytes, local_folder)
-            self._probes.inc(len(bucket.src_addrs))
+            self._probes.inc(len(bucket.src_hi))
             for history in bucket.histories():
                 if isinstance(history, LargeHistory):
                     yield from self._sort_large(history, duplicates)
                 else:
-                    yield from self._cut(
-                        duplicates.filter_history(history) if duplicates else history
-                    )
+                    history = duplicates.filter_history(history) if duplicates else history
+                    packets.add(self._cut(history), history.run)
+            yield from packets.close()
         if duplicates and duplicates.num_dropped:
             self._dropped.inc(duplicates.num_dropped)
             yield TaggedOutput(self.DROPPED, duplicates.num_dropped)
@@ -254,27 +255,28 @@ class SortBucket(beam.DoFn):
         yield from self._as_segments(history.src_addr, blocks)
         self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
 
-    def _cut(self, history: History) -> Iterator[CutRows]:
-        """Yields the rows of histories in memory, joining those of probes with a single row."""
-        src_addrs, run, bounds = history
-        rows: list[int] = []  # consecutive probes with one row
-        for probe, sure in enumerate(surely_fit(run, bounds, self._row_format).tolist()):
-            start, end = bounds[probe : probe + 2].tolist()
-            self._measurements.update(end - start)
-            key = RowKey(src_addrs[probe], 0)
-            several = [] if sure else list(cut(run[start:end], key, self._row_format))
-            if len(several) > 1:
-                yield from _joined(history, rows)
-                yield from several
-                self._splits.inc(len(several))
-            else:
-                rows.append(probe)
-                num_bytes = (end - bounds[rows[0]]) * run.itemsize
-                if num_bytes < _CUT_ROWS_BYTES and len(rows) < _MAX_CUT_ROWS:
-                    continue
-                yield from _joined(history, rows)
-            rows = []
-        yield from _joined(history, rows)
+    def _cut(self, history: History) -> np.ndarray:
+        """Returns the rows of histories in memory, ROW [r], in the order of their run."""
+        counts = np.diff(history.bounds)
+        rows = np.zeros(len(counts), ROW)
+        rows["src_hi"], rows["src_lo"] = history.src_hi, history.src_lo
+        rows["count"] = counts
+        for count in counts.tolist():
+            self._measurements.update(count)
+        unsure = np.flatnonzero(~surely_fit(history.run, history.bounds, self._row_format))
+        parts, done = [], 0
+        for probe in unsure.tolist():
+            run = history.run[slice(*history.bounds[probe : probe + 2].tolist())]
+            key = RowKey(history.src_addr(probe), 0)
+            its_rows = list(cut(run, key, self._row_format))
+            if len(its_rows) > 1:
+                self._splits.inc(len(its_rows))
+                several = np.repeat(rows[probe : probe + 1], len(its_rows))
+                several["row_index"] = np.arange(len(its_rows))
+                several["count"] = [len(row.run) for row in its_rows]
+                parts += [rows[done:probe], several]
+                done = probe + 1
+        return np.concatenate([*parts, rows[done:]])
 
     def _as_segments(self, src_addr: str, blocks: Iterable[np.ndarray]) -> Iterator[RowsOrSegment]:
         for segment in self._store_segments(blocks):
@@ -283,14 +285,14 @@ class SortBucket(beam.DoFn):
 
     def _store_segments(self, blocks: Iterable[np.ndarray]) -> Iterator[Segment]:
         """Yields numbered segments of about SEGMENT_BYTES, each after its file is closed."""
-        writer = ClaimWriter(self._workspace.below("segments"), "segments")
+        writer = self._segment_writer()
         closed: list[Segment] = []
         num_measurements = 0
         for seq, run in enumerate(_pieces(blocks, self._segment_bytes)):
             # The newest segment is held back, since it may be the last one.
             if writer.num_bytes >= _SEGMENT_FILE_BYTES:
                 writer.close()
-                writer = ClaimWriter(self._workspace.below("segments"), "segments")
+                writer = self._segment_writer()
                 yield from closed[:-1]
                 closed = closed[-1:]
             stored = SortedRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B")))
@@ -302,13 +304,9 @@ class SortBucket(beam.DoFn):
         yield from closed[:-1]
         yield msgspec.structs.replace(closed[-1], is_last=True)
 
-
-def _joined(history: History, probes: list[int]) -> Iterator[CutRows]:
-    """Yields the rows of consecutive probes, if any."""
-    if probes:
-        bounds = history.bounds[probes[0] : probes[-1] + 2]
-        keys = [RowKey(history.src_addrs[probe], 0) for probe in probes]
-        yield CutRows.of(keys, history.run[bounds[0] : bounds[-1]], np.diff(bounds).tolist())
+    def _segment_writer(self) -> ClaimWriter:
+        folder = self._workspace.below("segments")
+        return ClaimWriter(folder, "segments", root=self._workspace.folder)
 
 
 def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarray]:
@@ -332,8 +330,8 @@ def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarr
 class GroupedRows(NamedTuple):
     """The outputs of GroupIntoRows."""
 
-    cut: beam.PCollection  # CutRows: probes whose history fits in memory
-    split: beam.PCollection  # CutRows: all others
+    cut: beam.PCollection  # Packet: probes whose history fits in memory
+    split: beam.PCollection  # Packet: all others
     summaries: beam.PCollection  # UnitSummary
     dropped: beam.PCollection  # numbers of duplicates
     names: beam.PCollection | None  # of ends, distinct: one list; None if ends are addresses
@@ -349,8 +347,8 @@ class GroupIntoRows(beam.PTransform):
         super().__init__()
         self._has_names = read_options.mapping.ends == "names"
         self._pregroup = PreGroup(read_options, workspace)
-        self._sort = SortBucket(workspace, options.row_format, options.duplicates == "drop")
-        self._split = SplitRows(options.row_format)
+        self._sort = SortBucket(workspace, options)
+        self._split = SplitRows(workspace, options)
 
     def expand(self, units: beam.PCollection) -> Any:
         read = units | "Read, check and pre-group" >> beam.ParDo(self._pregroup).with_outputs(

@@ -163,10 +163,13 @@ class Options:
         group="rows, splits and shards",
     )
     probes_per_shard: int = flag(
-        "Average probes per shard.", 1000, (1, 10**9), group="rows, splits and shards"
+        "Average probes per shard; 0 means shards by size, a thousand of 16 to 256 MiB.",
+        0,
+        (0, 10**9),
+        group="rows, splits and shards",
     )
     num_shards: int = flag(
-        "Shards per split; 0 derives the number from probes and bytes.",
+        "Shards per split; 0 derives the number from bytes or --probes_per_shard.",
         0,
         (0, 99_999),
         group="rows, splits and shards",
@@ -210,7 +213,7 @@ class Options:
         check_flags(self)
         for flag_name, path in (("output", self.output), *(("input", each) for each in self.input)):
             check_path(flag_name, path)
-        if self.num_shards and self.probes_per_shard != Options.probes_per_shard:
+        if self.num_shards and self.probes_per_shard:
             raise UsageError(
                 f"--num_shards={self.num_shards} and --probes_per_shard={self.probes_per_shard} "
                 "both set the number of shards: give one of them"

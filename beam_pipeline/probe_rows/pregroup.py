@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numba import uint64
 
+from beam_pipeline.dataset.placement import probe_hashes, range_of
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.kernels import kernel
 from beam_pipeline.sources.measurements import Block
 
 _PER_UPPER_BITS = 16  # mean number of hashes per insertion sort
-_FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 
 
 class Grouped(NamedTuple):
@@ -60,29 +60,6 @@ def _place(
             wide[at].rtt = rtts[row]
 
 
-@kernel
-def _hash(hi, lo):
-    """Returns a hash of each address, uint64 [n], given its halves.
-
-    Two addresses never share both the hash and the lower half: each step is invertible, the first
-    given the lower half, since its factor is odd.
-    """
-    hashes = np.empty_like(lo)
-    for i in range(len(lo)):
-        mixed = hi[i] * _FACTORS[0] + lo[i]
-        mixed = (mixed ^ (mixed >> uint64(30))) * _FACTORS[1]
-        mixed = (mixed ^ (mixed >> uint64(27))) * _FACTORS[2]
-        hashes[i] = mixed ^ (mixed >> uint64(31))
-    return hashes
-
-
-def bucket_of(hi: np.ndarray, lo: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Returns the bucket of each address, int64 [n]: buckets are equal ranges of hashes."""
-    return (((_hash(hi, lo) >> np.uint64(32)) * np.uint64(num_buckets)) >> np.uint64(32)).view(
-        np.int64
-    )
-
-
 def rank(hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ranks distinct addresses, uint64 halves [n], by hash: in bucket order for any bucket count.
 
@@ -90,7 +67,7 @@ def rank(hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       firsts: int32 [p], the first index of each distinct address, in order.
       ranks: int32 [n], the rank of each address.
     """
-    hashes = _hash(hi, lo)
+    hashes = probe_hashes(hi, lo)
     upper_bits = max(1, len(hashes) // _PER_UPPER_BITS).bit_length()
     order, ordered = np.empty(len(hashes), np.int32), np.empty((len(hashes), 2), np.uint64)
     _order(hashes, lo, uint64(64 - upper_bits), np.zeros(1 << upper_bits, np.int32), order, ordered)
@@ -175,7 +152,7 @@ def pregroup(blocks: Sequence[Block], num_buckets: int) -> Grouped:
     narrow_bounds, wide_bounds = (
         bounds[np.append(is_used, True)] for bounds in (narrow_bounds, wide_bounds)
     )
-    buckets = bucket_of(src_hi, src_lo, num_buckets)
+    buckets = range_of(probe_hashes(src_hi, src_lo), num_buckets)
     return Grouped(buckets, src_hi, src_lo, narrow, narrow_bounds, wide, wide_bounds)
 
 

@@ -3,7 +3,7 @@
 Progress is derived from the files in the run's temporary folder:
 
   chunks/unit-000007-…                     reading: this work unit has been read
-  records/records-…                        sorting: rows are staged
+  packets/packets-…                        sorting: rows are in packets
   train/train_shard_00001-of-00004.…       writing: this shard is being written
 """
 
@@ -35,7 +35,7 @@ def look(run_folder: str, units: Sequence[MeasurementUnit]) -> Snapshot:
     if shards:
         total = sum(int(count) for _, count in {(split, count) for split, _, count in shards})
         return Snapshot("writing", len(shards), total, f"{len(shards)} of {total} shards")
-    if staged := _size(run_folder, "records"):
+    if staged := _size(run_folder, "packets"):
         total = max(staged, _size(run_folder, "chunks"))  # small chunks traveled inline
         text = f"{staged / 1e6:,.0f} of about {total / 1e6:,.0f} MB"
         return Snapshot("sorting", staged, total, text)

@@ -11,7 +11,7 @@ emitted as soon as it is known to be full. State holds references and a few numb
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Self
+from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -20,12 +20,14 @@ from apache_beam import coders
 from apache_beam.transforms import userstate
 from apache_beam.transforms.userstate import BagRuntimeState, ReadModifyWriteRuntimeState
 
-from beam_pipeline.dataset.layout import RowFormat
+from beam_pipeline.dataset.layout import DatasetOptions, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.messages import Message, MessageCoder
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.probe_rows.external_sort import SortedRun, load_all
+from beam_pipeline.probe_rows.job import Workspace
+from beam_pipeline.probe_rows.packets import Packet, PacketWriter
 from beam_pipeline.shards.claim_checks import ClaimReader, StoredPayload
 
 
@@ -38,30 +40,23 @@ class Segment(Message, frozen=True):
     run: SortedRun
 
 
-class CutRows(Message, frozen=True):
-    """Rows before encoding: their measurements as the bytes of adjacent NARROW or WIDE runs."""
+class CutRow(NamedTuple):
+    """A row before encoding."""
 
-    keys: list[RowKey]
-    counts: list[int]  # measurements of each row
-    is_wide: bool
-    data: bytes
-    stored: StoredPayload | None = None  # where `data` is already stored, if it is
-
-    @classmethod
-    def of(cls, keys: list[RowKey], run: np.ndarray, counts: list[int]) -> Self:
-        """Returns the rows of adjacent sorted runs."""
-        return cls(keys, counts, run.dtype == WIDE, run.tobytes())
+    row_index: int
+    run: np.ndarray  # NARROW or WIDE
+    stored: StoredPayload | None = None  # where the run is already stored, if it is
 
 
 def cut(
     run: np.ndarray, key: RowKey, row_format: RowFormat, is_last: bool = True
-) -> Iterator[CutRows]:
+) -> Iterator[CutRow]:
     """Cuts a run into rows, the first with that key; the rest is a row only if it is the last."""
     while len(run):
         count, is_full = fit(run, key, row_format)
         if not is_full and not is_last:
             break
-        yield CutRows.of([key], run[:count], [count])
+        yield CutRow(key.row_index, run[:count])
         key = key._replace(row_index=key.row_index + 1)
         run = run[count:]
 
@@ -86,36 +81,36 @@ class OpenRows:
         self._row_format = row_format
         self._reader = reader
 
-    def append(self, segment: Segment) -> Iterator[CutRows]:
+    def append(self, segment: Segment) -> Iterator[CutRow]:
         """Takes the next segment; yields the rows that it completes."""
         self.segments.append(segment)
         held_bytes = sum(held.size for held in self.segments)
         if segment.is_last or held_bytes >= self._row_format.max_row_bytes:
             yield from self._cut(is_last=segment.is_last)
 
-    def _cut(self, is_last: bool) -> Iterator[CutRows]:
+    def _cut(self, is_last: bool) -> Iterator[CutRow]:
         runs = [segment.run for segment in self.segments]
         run = join(load_all(runs, self._reader))
         num_cut = 0
         for row in cut(run, RowKey(self._src_addr, self.row_index), self._row_format, is_last):
-            yield msgspec.structs.replace(row, stored=_stored(row, runs, num_cut))
+            yield row._replace(stored=_stored(row.run, runs, num_cut))
             self.row_index += 1
-            num_cut += row.counts[0]
+            num_cut += len(row.run)
         self.segments = list(_after(self.segments, num_cut))
 
 
-def _stored(row: CutRows, runs: Iterable[SortedRun], start: int) -> StoredPayload | None:
-    """Returns where a row is stored that starts at record `start` of consecutive runs.
+def _stored(row: np.ndarray, runs: Iterable[SortedRun], start: int) -> StoredPayload | None:
+    """Returns where a row's run is stored that starts at record `start` of consecutive runs.
 
     None unless it is in one piece, as records of its kind, in one file.
     """
     found: StoredPayload | None = None
-    missing = row.counts[0]
+    missing = len(row)
     for run in runs:
         count = min(missing, run.count - start)
         if count > 0:
             part = run.part(start, count).payload
-            if run.is_wide != row.is_wide or isinstance(part, bytes):
+            if run.is_wide != (row.dtype == WIDE) or isinstance(part, bytes):
                 return None
             if found and (part.path, part.offset) != (found.path, found.offset + found.length):
                 return None
@@ -140,7 +135,7 @@ def _after(segments: Iterable[Segment], count: int) -> Iterator[Segment]:
 
 
 class SplitRows(beam.DoFn):
-    """(src_addr, Segment), a probe's segments in any order → CutRows."""
+    """(src_addr, Segment), a probe's segments in any order → Packet."""
 
     NEXT_SEQ = userstate.ReadModifyWriteStateSpec("next_seq", coders.VarIntCoder())
     ROW_INDEX = userstate.ReadModifyWriteStateSpec("row_index", coders.VarIntCoder())
@@ -148,12 +143,13 @@ class SplitRows(beam.DoFn):
     EARLY = userstate.BagStateSpec("early", MessageCoder(Segment))
     OPEN = userstate.BagStateSpec("open", MessageCoder(Segment))
 
-    def __init__(self, row_format: RowFormat):
-        self._row_format = row_format
+    def __init__(self, workspace: Workspace, options: DatasetOptions):
+        self._workspace = workspace
+        self._options = options
         self._splits = counter("row_splits")
 
     def setup(self) -> None:
-        self._reader = ClaimReader()
+        self._reader = ClaimReader(self._workspace.folder)
 
     def finish_bundle(self) -> None:
         self._reader.close()
@@ -166,7 +162,7 @@ class SplitRows(beam.DoFn):
         first_early: ReadModifyWriteRuntimeState = beam.DoFn.StateParam(FIRST_EARLY),  # type: ignore[assignment]
         early: BagRuntimeState = beam.DoFn.StateParam(EARLY),  # type: ignore[assignment]
         open_segments: BagRuntimeState = beam.DoFn.StateParam(OPEN),  # type: ignore[assignment]
-    ) -> Iterator[CutRows]:
+    ) -> Iterator[Packet]:
         src_addr, segment = element
         expected = next_seq.read() or 0
         if segment.seq != expected:
@@ -178,12 +174,15 @@ class SplitRows(beam.DoFn):
         if first_early.read() == expected + 1:
             ready += _take_early(expected + 1, first_early, early)
         held = sorted(open_segments.read())  # by seq: bags are unordered
-        rows = OpenRows(src_addr, held, row_index.read() or 0, self._row_format, self._reader)
+        row_format = self._options.row_format
+        rows = OpenRows(src_addr, held, row_index.read() or 0, row_format, self._reader)
+        packets = PacketWriter(self._workspace, self._options)
         with logged("Cut rows", src_addr=src_addr):
             for segment in ready:
                 for row in rows.append(segment):
                     self._splits.inc()
-                    yield row
+                    packets.add_row(src_addr, *row)
+            yield from packets.close()
         if ready[-1].is_last:
             for state in (next_seq, row_index, first_early, early, open_segments):
                 state.clear()

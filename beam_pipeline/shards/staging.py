@@ -2,9 +2,8 @@
 
 Records that go to shards by key, each with its reference:
 
-  | Records(keys, payloads, attributes)
-  v  StageRecords   writes payloads to files of this attempt, unless they are stored already;
-  |                 small ones travel inline
+  | Records(keys, payloads)
+  v  StageRecords   writes payloads to files of this attempt; small ones travel inline
   | StagedRecords   columns: a batch of references
 
 References are emitted only after their file is closed. The writer of a shard holds everything but
@@ -19,7 +18,9 @@ each. A shard may thus begin anywhere, and memory depends neither on the number 
 the number of shards.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ import pyarrow.compute as pc
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_pipeline.dataset.addresses import string_buffers
+from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
 from beam_pipeline.storage.files import crc32c
@@ -42,7 +44,6 @@ _FRAMING_BYTES = 1 << 10  # that a record may add to its payload
 BLOCK_BYTES = 64 << 20
 MAX_BLOCK_RECORDS = 1 << 18
 _TABLE = np.dtype([("length", "<u8"), ("crc32c", "<u4")])  # of a block
-_NO_ATTRIBUTES = pa.schema([])
 _COLUMNS = pa.schema(
     [
         ("key", pa.binary()),
@@ -55,38 +56,30 @@ _COLUMNS = pa.schema(
 
 
 class Records(Message, frozen=True):
-    """Records to write: `keys` order and place them, `attributes` go to encoder and index."""
+    """Records to write; `keys` order and place them."""
 
     keys: list[bytes]
     payloads: list[bytes]
-    attributes: bytes = b""  # a batch of one line per record, see `serialised`; empty if none
-    stored: StoredPayload | None = None  # where the payloads are already stored, side by side
 
 
 class StagedRecords(Message, frozen=True):
     """Records whose payloads are inline or in one file."""
 
     path: str
-    columns: bytes  # a batch of _COLUMNS and the attributes
+    columns: bytes  # a batch of _COLUMNS as an Arrow message, without its schema
 
     @classmethod
-    def of(cls, path: str, columns: pa.RecordBatch) -> Self:
+    def of(cls, path: str, batch: pa.RecordBatch) -> Self:
         """Returns the records of a batch."""
-        return cls(path, serialised(columns))
+        return cls(path, batch.serialize().to_pybytes())
 
-    def batch(self, attributes: pa.Schema = _NO_ATTRIBUTES) -> pa.RecordBatch:
-        """Returns the columns; `attributes` is the schema of the attributes."""
-        return pa.ipc.read_record_batch(pa.py_buffer(self.columns), staged_schema(attributes))
+    def batch(self) -> pa.RecordBatch:
+        """Returns the columns."""
+        return pa.ipc.read_record_batch(pa.py_buffer(self.columns), _COLUMNS)
 
-
-def staged_schema(attributes: pa.Schema = _NO_ATTRIBUTES) -> pa.Schema:
-    """Returns the schema of staged records."""
-    return pa.schema([*_COLUMNS, *attributes])
-
-
-def serialised(batch: pa.RecordBatch) -> bytes:
-    """Returns a batch as an Arrow message, without its schema."""
-    return batch.serialize().to_pybytes()
+    def payload_bytes(self) -> int:
+        """Returns the size of all payloads."""
+        return pc.sum(self.batch().column("length")).as_py()
 
 
 class StagedPayloads:
@@ -122,18 +115,13 @@ class StagedPayloads:
 class StageRecords(beam.DoFn):
     """Records → StagedRecords; payloads of up to `inline_bytes` travel with their record."""
 
-    def __init__(
-        self, folder: str, inline_bytes: int, attributes: pa.Schema = _NO_ATTRIBUTES
-    ) -> None:
+    def __init__(self, folder: str, inline_bytes: int) -> None:
         self._folder = folder
         self._inline_bytes = inline_bytes
-        self._attributes = attributes
 
     def start_bundle(self) -> None:
         self._writer = ClaimWriter(self._folder, "records")
-        self._stored_at: str | None = None  # the file of all payloads, if it is not the writer's
         self._columns: list[list[Any]] = [[] for _ in _COLUMNS]
-        self._lines: list[pa.RecordBatch] = []
         self._held_bytes = 0
 
     def process(
@@ -143,15 +131,7 @@ class StageRecords(beam.DoFn):
         window: Any = beam.DoFn.WindowParam,
     ) -> Iterator[StagedRecords]:
         self._where = (timestamp, window)
-        stored_at = records.stored and records.stored.path
-        if stored_at != self._stored_at:
-            yield from self._close()
-            self.start_bundle()
-            self._stored_at = stored_at
         self._put(records)
-        if records.attributes:
-            lines = pa.py_buffer(records.attributes)
-            self._lines.append(pa.ipc.read_record_batch(lines, self._attributes))
         if (
             self._writer.num_bytes >= STAGING_FILE_BYTES
             or self._held_bytes >= _INLINE_BYTES
@@ -168,13 +148,10 @@ class StageRecords(beam.DoFn):
         inline += [payload if held else None for payload, held in zip(records.payloads, is_inline)]
         written = [payload for payload, held in zip(records.payloads, is_inline) if not held]
         self._held_bytes += sum(own_lengths) - sum(map(len, written))
-        if records.stored:
-            at = records.stored.offset
-        else:
-            at = self._writer.append(b"".join(written)) if written else 0
+        at = self._writer.append(b"".join(written)) if written else 0
         for length, held in zip(own_lengths, is_inline):
             offsets.append(at)
-            at += 0 if held and not records.stored else length
+            at += 0 if held else length
         lengths += own_lengths
         checksums += map(crc32c, records.payloads)
 
@@ -183,12 +160,8 @@ class StageRecords(beam.DoFn):
         if not self._columns[0]:
             return
         arrays = [pa.array(values, field.type) for values, field in zip(self._columns, _COLUMNS)]
-        if self._lines:
-            lines = pa.concat_batches(self._lines)
-            arrays += lines.columns
-        schema = staged_schema(self._attributes)
-        columns = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        yield StagedRecords.of(self._stored_at or self._writer.path, columns)
+        columns = pa.RecordBatch.from_arrays(arrays, schema=_COLUMNS)
+        yield StagedRecords.of(self._writer.path, columns)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         for staged in self._close():
@@ -196,20 +169,50 @@ class StageRecords(beam.DoFn):
             yield WindowedValue(staged, timestamp, (window,))
 
 
+@dataclass(frozen=True)
+class StagedShards:
+    """How staged records become shards, the `ShardInput` of records with keys.
+
+    If not `ordered`, records are written as they arrive, one batch in memory at a time.
+    """
+
+    ordered: bool
+    root = ""
+    nothing = StagedRecords("", b"")
+
+    def assign(
+        self, staged: StagedRecords, num_shards: Sequence[int]
+    ) -> Iterator[tuple[int, int, StagedRecords]]:
+        """Yields (0, shard, records): a hash of its key determines a record's shard."""
+        batch = staged.batch()
+        keys, (count,) = batch.column("key").to_pylist(), num_shards
+        shards = np.array([shard_of(key, count) for key in keys])
+        order = np.argsort(shards, kind="stable")
+        batch = batch.take(pa.array(order))
+        starts = [0, *(np.flatnonzero(np.diff(shards[order])) + 1).tolist(), len(shards)]
+        for start, end in itertools.pairwise(starts):
+            part = StagedRecords.of(staged.path, batch.slice(start, end - start))
+            yield 0, int(shards[order[start]]), part
+
+    def content(
+        self, staged: Iterable[StagedRecords], shard: int, num_shards: int, reader: ClaimReader
+    ) -> "ShardRecords | ArrivingRecords":
+        """Returns the records of a shard."""
+        return (ShardRecords if self.ordered else ArrivingRecords)(staged, reader)
+
+
 class ShardRecords:
     """The staged records of a shard, ordered by key, equal keys by size and checksum."""
 
-    def __init__(self, staged: Iterable[StagedRecords], attributes: pa.Schema, reader: ClaimReader):
-        parts = [(part.path, part.batch(attributes)) for part in staged if part.columns]
+    def __init__(self, staged: Iterable[StagedRecords], reader: ClaimReader):
+        parts = [(part.path, part.batch()) for part in staged if part.columns]
         batches = [batch for _, batch in parts]
-        columns = pa.Table.from_batches(batches, schema=staged_schema(attributes))
+        columns = pa.Table.from_batches(batches, schema=_COLUMNS)
         # The inline payloads are not copied, so that they are in memory once.
-        small = columns.drop_columns(["inline", "offset"]).combine_chunks()
-        sort_keys = [(name, "ascending") for name in ("key", "length", "crc32c")]
+        small = columns.select(["key", "length", "crc32c"]).combine_chunks()
+        sort_keys = [(name, "ascending") for name in small.column_names]
         self._order = pc.sort_indices(small, sort_keys).to_numpy().astype(np.int64)
-        small = small.take(pa.array(self._order))
-        self.lengths: list[int] = small["length"].to_pylist()
-        self.attributes = small.select(attributes.names)
+        self.lengths: list[int] = small["length"].take(pa.array(self._order)).to_pylist()
         self._parts = [StagedPayloads(path, batch, reader) for path, batch in parts]
         self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
 
@@ -232,32 +235,26 @@ class ShardRecords:
                 payloads[place] = payload
         return payloads
 
-    def batches(self) -> Iterator[tuple[int, int]]:
-        """Yields the bounds of batches of consecutive records, about _BATCH_BYTES each."""
-        return _batches(self.lengths)
-
-    def payload_batches(self) -> Iterator[tuple[list[bytes], pa.Table]]:
-        """Yields all payloads in order with their attributes, about _BATCH_BYTES at a time."""
-        for start, end in self.batches():
-            yield self.payloads(start, end), self.attributes.slice(start, end - start)
+    def batches(self) -> Iterator[tuple[list[bytes], None]]:
+        """Yields all payloads in order, about _BATCH_BYTES at a time."""
+        for start, end in _batches(self.lengths):
+            yield self.payloads(start, end), None
 
 
 class ArrivingRecords:
     """The staged records of a shard in order of arrival, read once."""
 
-    def __init__(self, staged: Iterable[StagedRecords], attributes: pa.Schema, reader: ClaimReader):
+    def __init__(self, staged: Iterable[StagedRecords], reader: ClaimReader):
         self._staged = staged
-        self._attributes = attributes
         self._reader = reader
 
-    def payload_batches(self) -> Iterator[tuple[list[bytes], pa.Table]]:
-        """Yields the payloads of each batch with their attributes."""
+    def batches(self) -> Iterator[tuple[list[bytes], None]]:
+        """Yields the payloads of each batch."""
         for part in self._staged:
             if part.columns:
-                batch = part.batch(self._attributes)
+                batch = part.batch()
                 payloads = StagedPayloads(part.path, batch, self._reader)
-                attributes = pa.Table.from_batches([batch]).select(self._attributes.names)
-                yield payloads.prefetch(np.arange(batch.num_rows))(), attributes
+                yield payloads.prefetch(np.arange(batch.num_rows))(), None
 
 
 def _batches(lengths: Sequence[int] | np.ndarray) -> Iterator[tuple[int, int]]:

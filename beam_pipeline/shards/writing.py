@@ -1,9 +1,9 @@
 """Sharded files whose bytes do not depend on the runner: group by shard, write, rename.
 
-  | StagedRecords                 shard = hash(key)
+  | elements                      assigned to shards by a `ShardInput`
   v  "Group by shard"
-  | (shard, [StagedRecords])
-  v  WriteShard                   sorts by key if ordered, writes one file
+  | (shard, [element])
+  v  WriteShard                   puts the records in order, writes one file
   | WrittenShard                 under a temporary name
   v  Finalise                     renames all files; idempotent
   | ShardInfo
@@ -20,26 +20,23 @@ import bisect
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.errors import ProbelineError, explained_os_errors, one_line
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import counter, distribution, logged
 from beam_pipeline.shards.claim_checks import ClaimReader
-from beam_pipeline.shards.staging import ArrivingRecords, ShardRecords, StagedRecords
 from beam_pipeline.storage import files
 from beam_pipeline.storage.many_files import Move, local_copies, move_files
 
-DEFAULT_SHARD_BYTES = 256 << 20
+_INDEX_LINES = 1 << 16  # of a row group
 
 
 class ShardInfo(Message, frozen=True):
@@ -75,14 +72,44 @@ class RecordIndex:
     """A Parquet file beside the shards with one line per record."""
 
     path: str
-    schema: pa.Schema  # of `table`; shard, position and num_bytes are written before it
-    # The lines of a shard, given its records' attributes in order; may raise to refuse them.
-    table: Callable[[pa.Table], pa.Table]
+    schema: pa.Schema  # of the lines that come with records; shard, position and num_bytes precede
 
     @property
     def full_schema(self) -> pa.Schema:
         own = [("shard", pa.int32()), ("position", pa.int64()), ("num_bytes", pa.int64())]
         return pa.schema([*own, *self.schema])
+
+
+class ShardContent(Protocol):
+    """The records of a shard, in order."""
+
+    def batches(self) -> Iterable[tuple[list[bytes], pa.RecordBatch | None]]:
+        """Yields some records at a time, with their lines of the index if there is one."""
+        ...
+
+
+class ShardInput(Protocol):
+    """How the elements of a pipeline become the records of shards."""
+
+    @property
+    def root(self) -> str:
+        """The root of the claims in elements."""
+        ...
+
+    @property
+    def nothing(self) -> Message:
+        """An element without records."""
+        ...
+
+    def assign(self, element: Any, num_shards: Sequence[int], /) -> Iterable[tuple[int, int, Any]]:
+        """Yields (target, shard, element), given the number of shards of each target."""
+        ...
+
+    def content(
+        self, elements: Iterable[Any], shard: int, num_shards: int, reader: ClaimReader, /
+    ) -> ShardContent:
+        """Returns the records of a shard, given all elements that were assigned to it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -94,15 +121,8 @@ class ShardTarget:
     shard_name_template: str
     open_writer: Callable[[str], RecordWriter]  # creates a local file, given its path
     temp_folder: str  # for this write alone, on the filesystem of `prefix`
-    attributes: pa.Schema = field(default_factory=lambda: pa.schema([]))  # of each record
     index: RecordIndex | None = None
-    # Turns staged payloads and their attributes into records, if payloads are not the records. It
-    # allows small payloads, and the writers share the work.
-    encode: Callable[[list[bytes], pa.Table], list[bytes]] | None = None
     guard: Callable[[], None] | None = None  # called before files get final names; may raise
-    # If False, records are written as they arrive, one batch in memory at a time; all must be
-    # inline, and there is no index.
-    ordered: bool = True
 
 
 def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: int) -> str:
@@ -113,35 +133,17 @@ def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: 
 
 
 class AssignToShards(beam.DoFn):
-    """StagedRecords → (shard, StagedRecords); the attribute `chosen_by` is a record's target."""
+    """Element → (shard, element), shards being numbered across targets."""
 
-    def __init__(self, attributes: pa.Schema, chosen_by: str | None = None):
-        self._attributes = attributes
-        self._chosen_by = chosen_by
+    def __init__(self, shard_input: ShardInput):
+        self._input = shard_input
         self._grouped_bytes = counter("grouped_by_shard_bytes")
 
-    def process(
-        self, staged: StagedRecords, num_shards: Sequence[int]
-    ) -> Iterator[tuple[int, StagedRecords]]:
-        batch = staged.batch(self._attributes)
-        keys, firsts = batch.column("key").to_pylist(), first_shards(num_shards)
-        targets = batch.column(self._chosen_by).to_pylist() if self._chosen_by else [0] * len(keys)
-        shards = np.array(
-            [
-                firsts[target] + shard_of(key, num_shards[target])
-                for key, target in zip(keys, targets, strict=True)
-            ]
-        )
-        order = np.argsort(shards, kind="stable")
-        batch = batch.take(pa.array(order))
-        starts = [0, *(np.flatnonzero(np.diff(shards[order])) + 1).tolist(), len(shards)]
-        # The largest first: Beam's in-memory runner assigns keys to workers in order of appearance.
-        sizes = np.add.reduceat(batch.column("length").to_numpy(), starts[:-1])
-        for at in np.argsort(-sizes, kind="stable").tolist():
-            start, end = starts[at : at + 2]
-            part = StagedRecords.of(staged.path, batch.slice(start, end - start))
-            self._grouped_bytes.inc(len(part.path) + len(part.columns))
-            yield int(shards[order[start]]), part
+    def process(self, element: Message, num_shards: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        firsts = first_shards(num_shards)
+        for target, shard, part in self._input.assign(element, num_shards):
+            self._grouped_bytes.inc(len(part.encode()))
+            yield firsts[target] + shard, part
 
 
 def first_shards(num_shards: Sequence[int]) -> list[int]:
@@ -150,75 +152,102 @@ def first_shards(num_shards: Sequence[int]) -> list[int]:
 
 
 class WriteShard(beam.DoFn):
-    """(shard, [StagedRecords]) → WrittenShard: one file of records."""
+    """(shard, [element]) → WrittenShard: one file of records."""
 
-    def __init__(self, targets: Sequence[ShardTarget]):
+    def __init__(self, targets: Sequence[ShardTarget], shard_input: ShardInput):
         self._targets = targets
+        self._input = shard_input
         self._records, self._record_bytes = counter("records_written"), distribution("record_bytes")
         self._shards, self._bytes = counter("shards_written"), counter("bytes_written")
 
     def setup(self) -> None:
-        self._reader = ClaimReader()
+        self._reader = ClaimReader(self._input.root)
 
     def finish_bundle(self) -> None:
         self._reader.close()
 
     def process(
-        self, element: tuple[int, Iterable[StagedRecords]], num_shards: Sequence[int]
+        self, element: tuple[int, Iterable[Any]], num_shards: Sequence[int]
     ) -> Iterator[WrittenShard]:
-        number, staged = element
+        number, elements = element
         firsts = first_shards(num_shards)
         at = bisect.bisect_right(firsts, number) - 1
-        target, shard = self._targets[at], number - firsts[at]
+        target, shard, count = self._targets[at], number - firsts[at], num_shards[at]
         with logged("Write shard", prefix=target.prefix, shard=shard):
-            arrange = ShardRecords if target.ordered else ArrivingRecords
-            records = arrange(staged, target.attributes, self._reader)
-            yield WrittenShard(at, *self._write_shard(target, shard, num_shards[at], records))
+            content = self._input.content(elements, shard, count, self._reader)
+            yield WrittenShard(at, *self._write_shard(target, shard, count, content))
 
     def _write_shard(
-        self,
-        target: ShardTarget,
-        shard: int,
-        num_shards: int,
-        records: ShardRecords | ArrivingRecords,
+        self, target: ShardTarget, shard: int, num_shards: int, content: ShardContent
     ) -> tuple[str, str | None, ShardInfo]:
         """Returns a shard's temporary path, the path of its index lines, and its description."""
         final_path = shard_path(
             target.prefix, target.shard_name_template, target.suffix, shard, num_shards
         )
         temporary_path = files.unique_path(target.temp_folder, FileSystems.split(final_path)[1])
-        lines, index_path = None, None
-        if target.index and isinstance(records, ShardRecords):
-            # Before any payload is read, since it may refuse the records.
-            lines = target.index.table(records.attributes)
-        record_bytes, digests = self._write(target, temporary_path, records)
-        if target.index and lines is not None:
-            index_path = files.unique_path(target.temp_folder, f"index-{shard:05d}")
-            _write_index(index_path, target.index.full_schema, shard, record_bytes, lines)
-        self._records.inc(len(record_bytes))
-        self._shards.inc()
-        self._bytes.inc(digests.num_bytes)
-        info = ShardInfo(final_path, shard, num_shards, len(record_bytes), *digests)
-        return temporary_path, index_path, info
-
-    def _write(
-        self, target: ShardTarget, path: str, records: ShardRecords | ArrivingRecords
-    ) -> tuple[list[int], files.Digests]:
-        """Returns the size of each record and the digests of the file."""
-        record_bytes: list[int] = []
+        index = None
+        if target.index:
+            path = files.unique_path(target.temp_folder, f"index-{shard:05d}")
+            index = _IndexWriter(path, target.index.full_schema, shard)
+        num_records = 0
 
         def batches() -> Iterator[list[bytes]]:
-            for batch, attributes in records.payload_batches():
-                if target.encode:
-                    batch = target.encode(batch, attributes)
-                record_bytes.extend(map(len, batch))
-                yield batch
+            nonlocal num_records
+            for records, lines in content.batches():
+                sizes = list(map(len, records))
+                num_records += len(sizes)
+                for size in sizes:
+                    self._record_bytes.update(size)
+                if index and lines is not None:
+                    index.add(sizes, lines)
+                yield records
 
-        with files.local_file(path) as local_path:
-            write_records(path, local_path, target.open_writer, batches())
-            for size in record_bytes:
-                self._record_bytes.update(size)
-            return record_bytes, files.file_digests(local_path)
+        with files.local_file(temporary_path) as local_path:
+            write_records(temporary_path, local_path, target.open_writer, batches())
+            digests = files.file_digests(local_path)
+        if index:
+            index.close()
+        self._records.inc(num_records)
+        self._shards.inc()
+        self._bytes.inc(digests.num_bytes)
+        info = ShardInfo(final_path, shard, num_shards, num_records, *digests)
+        return temporary_path, index and index.path, info
+
+
+class _IndexWriter:
+    """Writes the lines of a shard to a Parquet file, many at a time."""
+
+    def __init__(self, path: str, schema: pa.Schema, shard: int):
+        self.path = path
+        self._schema, self._shard = schema, shard
+        self._lines: list[pa.RecordBatch] = []
+        self._position = self._waiting = 0
+        with explained_os_errors("write", path):
+            self._file = files.create_file(path)
+        self._writer = pq.ParquetWriter(self._file, schema)
+
+    def add(self, sizes: list[int], lines: pa.RecordBatch) -> None:
+        """Adds the lines of consecutive records, given their sizes."""
+        end = self._position + len(sizes)
+        place = [[self._shard] * len(sizes), range(self._position, end), sizes]
+        own = [pa.array(values, kind) for values, kind in zip(place, self._schema.types)]
+        self._lines.append(pa.RecordBatch.from_arrays([*own, *lines.columns], schema=self._schema))
+        self._position = end
+        self._waiting += len(sizes)
+        if self._waiting >= _INDEX_LINES:
+            self._flush()
+
+    def _flush(self) -> None:
+        with explained_os_errors("write", self.path):
+            self._writer.write_table(pa.Table.from_batches(self._lines, schema=self._schema))
+        self._lines, self._waiting = [], 0
+
+    def close(self) -> None:
+        """Writes the lines that wait, and closes the file."""
+        self._flush()
+        with explained_os_errors("write", self.path):
+            self._writer.close()
+            self._file.close()
 
 
 def write_records(
@@ -238,15 +267,6 @@ def write_records(
             f"cannot write {path}: {one_line(error)}; free some space or check the storage "
             "behind it, then run the same command again"
         ) from error
-
-
-def _write_index(
-    path: str, schema: pa.Schema, shard: int, record_bytes: list[int], lines: pa.Table
-) -> None:
-    place = [[shard] * len(record_bytes), range(len(record_bytes)), record_bytes]
-    own = [pa.array(values, dtype) for values, dtype in zip(place, schema.types, strict=False)]
-    with explained_os_errors("write", path), files.create_file(path) as file:
-        pq.write_table(pa.Table.from_arrays([*own, *lines.columns], schema=schema), file)
 
 
 class Finalise(beam.DoFn):
@@ -296,65 +316,44 @@ def _join_index(written: Sequence[WrittenShard], index: RecordIndex, temp_folder
 
 
 class WriteShards(beam.PTransform):
-    """StagedRecords → ShardInfo, one per complete file with its final name.
+    """Elements → ShardInfo, one per complete file with its final name.
 
     Args:
-      targets: one, or several with the same attributes.
-      num_shards: of one target, or 0 for shards of about DEFAULT_SHARD_BYTES; for several, a
-        PCollection of a list with the number of each.
-      chosen_by: the attribute with the index of a record's target, if there are several.
+      shard_input: how elements become records.
+      targets: one or several.
+      num_shards: a PCollection of a list with the number of each target's shards.
     """
 
     def __init__(
-        self,
-        *targets: ShardTarget,
-        num_shards: int | beam.PCollection = 0,
-        chosen_by: str | None = None,
+        self, shard_input: ShardInput, *targets: ShardTarget, num_shards: beam.PCollection
     ):
         super().__init__()
+        self._input = shard_input
         self._targets = targets
         self._num_shards = num_shards
-        self._chosen_by = chosen_by
 
-    def expand(self, staged: beam.PCollection) -> Any:
-        impulse = staged.pipeline | "Start" >> beam.Impulse()
-        num_shards = beam.pvalue.AsSingleton(self._counted_shards(staged))
-        assign = AssignToShards(self._targets[0].attributes, self._chosen_by)
-        assigned = staged | "Assign to shards" >> beam.ParDo(assign, num_shards).with_output_types(
-            tuple[int, StagedRecords]
-        )
-        # Empty shards come last: a runner may assign in order, see AssignToShards.
+    def expand(self, elements: beam.PCollection) -> Any:
+        kind = type(self._input.nothing)
+        impulse = elements.pipeline | "Start" >> beam.Impulse()
+        num_shards = beam.pvalue.AsSingleton(self._num_shards)
+        assign = AssignToShards(self._input)
+        assigned = elements | "Assign to shards" >> beam.ParDo(
+            assign, num_shards
+        ).with_output_types(tuple[int, kind])
+        # Empty shards come last: a runner may assign keys to workers in order of appearance.
         none = assigned | "Await assigned" >> beam.Filter(lambda _: False)
         every_shard = impulse | "Every shard" >> beam.FlatMap(
-            lambda _, counts, none: [
-                (shard, StagedRecords("", b"")) for shard in range(sum(counts))
-            ],
+            lambda _, counts, none, nothing: [(shard, nothing) for shard in range(sum(counts))],
             num_shards,
             beam.pvalue.AsIter(none),
-        ).with_output_types(tuple[int, StagedRecords])
+            self._input.nothing,
+        ).with_output_types(tuple[int, kind])
         written = (
             (assigned, every_shard)
             | "With empty shards" >> beam.Flatten()
             | "Group by shard" >> beam.GroupByKey()
-            | "Write shard" >> beam.ParDo(WriteShard(self._targets), num_shards)
+            | "Write shard" >> beam.ParDo(WriteShard(self._targets, self._input), num_shards)
         )
         return impulse | "Rename shards" >> beam.ParDo(
             Finalise(self._targets), beam.pvalue.AsList(written)
         )
-
-    def _counted_shards(self, staged: beam.PCollection) -> Any:
-        if isinstance(self._num_shards, beam.PCollection):
-            return self._num_shards
-        if self._num_shards:
-            return staged.pipeline | "Number of shards" >> beam.Create([[self._num_shards]])
-        return (
-            staged
-            | "Size of each" >> beam.Map(_payload_bytes, self._targets[0].attributes)
-            | "Size of all" >> beam.CombineGlobally(sum)
-            | "Number of shards"
-            >> beam.Map(lambda total: [max(1, -(-total // DEFAULT_SHARD_BYTES))])
-        )
-
-
-def _payload_bytes(staged: StagedRecords, attributes: pa.Schema) -> int:
-    return pc.sum(staged.batch(attributes).column("length")).as_py()

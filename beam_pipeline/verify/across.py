@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import DatasetOptions
+from beam_pipeline.dataset.placement import places, probe_hashes
 from beam_pipeline.dataset.row_codec import COMPACT_MAX_SPAN_SECONDS
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.verify.record import StoredRow
@@ -107,15 +108,24 @@ class FactCollector:
         return AllRows(facts, np.array(self._ends, ENDS), shards, self._options, is_complete)
 
 
-def shard_order(shard: str, lines: pa.Table) -> Iterator[Fault]:
-    """A shard's records ascend by (src_id, row_index); ties are a fault of `row_indices`."""
-    names = ("src_id", "row_index", "position")
-    src_id, index, position = (lines[name].to_numpy() for name in names)
-    is_less = (src_id[1:] == src_id[:-1]) & (index[1:] < index[:-1])
-    for at in np.flatnonzero((src_id[1:] < src_id[:-1]) | is_less).tolist():
+def shard_order(shard: str, lines: pa.Table, format_version: int) -> Iterator[Fault]:
+    """A shard's records ascend by (place, src_id, row_index), in version 1 by the last two.
+
+    Ties are a fault of `row_indices`.
+    """
+    index, src_id = (lines[name].to_numpy().astype(np.int64) for name in ("row_index", "src_id"))
+    place = np.zeros(len(lines), np.uint64)
+    if format_version > 1:
+        hi, lo, _ = addresses.parse(lines["src_addr"].combine_chunks())
+        place = places(probe_hashes(hi, lo), index)
+    rank = np.empty(len(lines), np.int64)
+    order = np.lexsort([index, src_id, place])
+    differs = [np.diff(column[order]) != 0 for column in (place, src_id, index)]
+    rank[order] = np.append(0, np.cumsum(np.logical_or.reduce(differs)))[: len(lines)]
+    for at in np.flatnonzero(rank[1:] < rank[:-1]).tolist():
         before, key = ((int(src_id[i]), int(index[i])) for i in (at, at + 1))
         message = f"(src_id, row_index) {key} comes after {before}"
-        yield Fault(shard, int(position[at + 1]), message)
+        yield Fault(shard, int(lines["position"][at + 1].as_py()), message)
 
 
 def index_lines(shard: str, found: pa.Table, lines: pa.Table) -> Iterator[Fault]:

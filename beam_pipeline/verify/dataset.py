@@ -126,18 +126,20 @@ class Verification:
         self._take("files", files.shard_files(self._dataset, name, self._options))
         index = self._read_index(name, split)
         is_whole, num_probes, first_line = True, 0, 0
+        version = self._dataset.manifest.format_version
         for number, shard in enumerate(split.shards):
-            numbers = SPLITS.index(name), number, len(split.shards)
+            numbers = SPLITS.index(name), number, len(split.shards), version
             lines = self._check_shard(shard, ShardPlace(self._options, shard.path, *numbers))
             is_whole = is_whole and len(lines) == shard.num_records
             num_probes += int(np.count_nonzero(lines["row_index"].to_numpy() == 0))
-            self._take("placement", across.shard_order(shard.path, lines))
+            self._take("placement", across.shard_order(shard.path, lines, version))
             if index is not None:
                 found = index.slice(first_line, shard.num_records)
                 self._take("index", across.index_lines(shard.path, found, lines), len(lines))
             first_line += shard.num_records
         if is_whole:
-            self._take("totals", files.split_totals(name, split, num_probes, self._options), 1)
+            totals = files.split_totals(name, split, num_probes, self._options, version)
+            self._take("totals", totals, 1)
 
     def _check_shard(self, shard: Shard, place: ShardPlace) -> pa.Table:
         """Checks a shard; returns the expected rows.parquet lines of its readable records."""

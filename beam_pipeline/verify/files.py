@@ -17,7 +17,7 @@ import pyarrow as pa
 from beam_pipeline.dataset import data_card, dead_letters
 from beam_pipeline.dataset.croissant import CROISSANT_NAME, croissant
 from beam_pipeline.dataset.data_card import CARD_HEAD, CARD_NAME, title
-from beam_pipeline.dataset.layout import DatasetOptions, count_shards
+from beam_pipeline.dataset.layout import ROW_BYTES, DatasetOptions, count_shards
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     MANIFEST_NAME,
@@ -56,7 +56,7 @@ def shard_totals(shard: Shard, found: Mapping[str, int]) -> Iterator[Fault]:
 
 
 def split_totals(
-    name: str, split: Split, num_probes: int, options: DatasetOptions
+    name: str, split: Split, num_probes: int, options: DatasetOptions, format_version: int
 ) -> Iterator[Fault]:
     """A split has the manifest's probes, and the number of shards derived from its size."""
     if split.num_probes != num_probes:
@@ -64,8 +64,9 @@ def split_totals(
             f"num_probes of {name} is {split.num_probes}, its shards hold {num_probes}"
         )
     # The writer counts 16 or 28 bytes per measurement, by family, which the manifest lacks.
+    row_bytes = ROW_BYTES * split.num_records if format_version > 1 else 0
     low, high = (
-        count_shards(num_probes, split.num_measurements * dtype.itemsize, options)
+        count_shards(num_probes, row_bytes + split.num_measurements * dtype.itemsize, options)
         for dtype in (NARROW, WIDE)
     )
     if not low <= len(split.shards) <= high:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses, layout
-from beam_pipeline.dataset.layout import DatasetOptions, row_key, shard_of, split_of
+from beam_pipeline.dataset.layout import DatasetOptions, shard_of_row, split_of
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
@@ -39,6 +39,7 @@ class ShardPlace(NamedTuple):
     split: int
     number: int
     num_shards: int
+    format_version: int
 
 
 class Columns(NamedTuple):
@@ -231,15 +232,15 @@ def identity(stored: StoredRow) -> Iterator[str]:
 
 
 def placement(stored: StoredRow) -> Iterator[str]:
-    """A row is in the split of its address and the shard of its key."""
+    """A row is in the split of its address and the shard of its place."""
     place, src_addr, options = stored.shard, stored.canonical_src_addr, stored.options
     if src_addr is None:
         return  # a fault of `identity`
     split = split_of(src_addr, options.train_ratio, options.split_seed)
     if split != place.split:
         yield f"probe {src_addr} belongs to {SPLITS[split]}"
-    # A wrong src_id is only a fault of `identity`.
-    key = row_key(layout.src_id(src_addr), stored.row.row_index)
-    shard = shard_of(key, place.num_shards)
+    # From the address: a wrong src_id is only a fault of `identity`.
+    row_index = stored.row.row_index
+    shard = shard_of_row(src_addr, row_index, place.num_shards, place.format_version)
     if shard != place.number:
         yield f"row {stored.row.row_index} of {src_addr} belongs to shard {shard}"
