@@ -86,7 +86,7 @@ class PacketWriter:
             self._put(int(split_numbers[row]), rows[row : row + 1], place, its_run)
 
     def add_row(
-        self, src_addr: str, row_index: int, run: np.ndarray, stored: StoredPayload | None
+        self, src_addr: str, row_index: int, run: np.ndarray, stored: StoredPayload | None = None
     ) -> None:
         """Adds a packet of one row; `stored` is where its measurements are, if they are stored."""
         row = np.array([(*halves(src_addr), row_index, len(run))], ROW)

@@ -27,8 +27,7 @@ from beam_pipeline.array_record_io import (
     content_key,
 )
 from beam_pipeline.dataset.layout import shard_of
-from beam_pipeline.shards import writing as sharded_write
-from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords
+from beam_pipeline.shards.staging import Records, StagedRecords, StagedShards, StageRecords
 from beam_pipeline.shards.writing import (
     AssignToShards,
     ShardInfo,
@@ -124,15 +123,16 @@ def write_shards(
 ) -> list[tuple[ShardInfo, bytes, list[bytes]]]:
     """Runs the steps of one attempt; returns for each shard what it is, its bytes and records."""
     open_writer = partial(ArrayRecordWriter, options="group_size:1,zstd:1")
-    target = ShardTarget("w", "", "-S", open_writer, str(folder / "temp"), ordered=ordered)
+    target = ShardTarget("w", "", "-S", open_writer, str(folder / "temp"))
+    shard_input = StagedShards(ordered)
     elements = [[Records([content_key(one)], [one]) for one in bundle] for bundle in bundles]
     stage = StageRecords(str(folder / "staged"), 100 if ordered else 1 << 40)
     staged = [part for bundle in elements for part in run_do_fn(stage, bundle, **NOW)]
-    assigned = run_do_fn(AssignToShards(target.attributes), staged, [num_shards])
+    assigned = run_do_fn(AssignToShards(shard_input), staged, [num_shards])
     shards = []
     for shard in range(num_shards):
         parts = [StagedRecords("", b""), *(part for number, part in assigned if number == shard)]
-        (written,) = run_do_fn(WriteShard([target]), [(shard, parts)], [num_shards])
+        (written,) = run_do_fn(WriteShard([target], shard_input), [(shard, parts)], [num_shards])
         path = Path(written.temporary_path)
         file = array_record_io._File(str(path), path.stat().st_size, written.info.num_records)
         tracker = OffsetRestrictionTracker(OffsetRange(0, file.num_parts))
@@ -244,7 +244,7 @@ def test_bytes_do_not_depend_on_the_order_of_the_elements(tmp_path, num_shards):
 
 def test_the_number_of_shards_follows_from_the_bytes(tmp_path, monkeypatch):
     total = sum(map(len, WORDS))
-    monkeypatch.setattr(sharded_write, "DEFAULT_SHARD_BYTES", -(-total // 4))
+    monkeypatch.setattr(array_record_io, "_DEFAULT_SHARD_BYTES", -(-total // 4))
     assert len(write(shuffled(WORDS, 3), tmp_path / "a" / "words")) == 4
     assert len(write([*WORDS, b"x" * total], tmp_path / "b" / "words")) == 8
 

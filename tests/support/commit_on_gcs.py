@@ -23,7 +23,6 @@ from beam_pipeline.probe_rows.commit import write_dataset
 from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import Options
-from beam_pipeline.probe_rows.pipeline import index_table
 from beam_pipeline.shards.letters import LetterPart
 from beam_pipeline.shards.writing import (
     Finalise,
@@ -58,7 +57,7 @@ class StagedRun(NamedTuple):
             shard_name_template="_SSSSS-of-NNNNN",
             open_writer=TFRecordWriter,
             temp_folder=self.job.workspace.below(split),
-            index=RecordIndex(f"{self.job.run.output}/{split}/{INDEX_NAME}", _LINES, index_table),
+            index=RecordIndex(f"{self.job.run.output}/{split}/{INDEX_NAME}", _LINES),
             guard=self.job.run.guard,
         )
 

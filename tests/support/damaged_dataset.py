@@ -18,7 +18,7 @@ import pytest
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.dataset.croissant import croissant
 from beam_pipeline.dataset.data_card import SplitTotals, data_card
-from beam_pipeline.dataset.layout import shard_of
+from beam_pipeline.dataset.layout import place_of, shard_of_row
 from beam_pipeline.dataset.manifest import SPLITS, Manifest
 from beam_pipeline.dataset.row_codec import decode_record, is_ipv6
 from beam_pipeline.main import main
@@ -138,8 +138,8 @@ class DamagedDataset:
     def place(self, record: bytes, split: str) -> Where:
         """Adds a record to a split, in the shard and at the place that its key says."""
         row = decode_record(record)
-        key = row.src_id.to_bytes(8, "big") + row.row_index.to_bytes(4, "big")
-        shard = self.shards[SPLITS.index(split) * 3 + shard_of(key, NUM_SHARDS)]
+        number = shard_of_row(row.src_addr, row.row_index, NUM_SHARDS)
+        shard = self.shards[SPLITS.index(split) * 3 + number]
         self.write(shard, sorted([*self.read(shard), record], key=order))
         self.stamp()
         return self.find(record)
@@ -148,7 +148,7 @@ class DamagedDataset:
         found = [
             r for s in self.shards for r in self.read(s) if decode_record(r).src_addr == src_addr
         ]
-        return sorted(found, key=order)
+        return sorted(found, key=lambda record: decode_record(record).row_index)
 
     def single(self) -> bytes:
         """Returns the only row of a probe in train, of 20 measurements and more."""
@@ -211,9 +211,9 @@ class DamagedDataset:
         return lines
 
 
-def order(record: bytes) -> tuple[int, int]:
+def order(record: bytes) -> tuple[int, int, int]:
     row = decode_record(record)
-    return row.src_id, row.row_index
+    return place_of(row.src_addr, row.row_index), row.src_id, row.row_index
 
 
 def line(shard: int, position: int, record: bytes) -> dict[str, Any]:

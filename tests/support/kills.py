@@ -74,8 +74,8 @@ BUCKET_ROWS = 100
 KILL_POINTS = {
     "closing chunks": ("shards.claim_checks", "module.ClaimWriter", "close", 1),
     "sorting": ("probe_rows.bucket", "module.Bucket", "histories", 3),
-    "staging": ("shards.staging", "module.StageRecords", "process", 4),
-    "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
+    "closing packets": ("probe_rows.packets", "module.PacketWriter", "close", 2),
+    "writing shards": ("shards.writing", "module.WriteShard", "_write_shard", 2),
     "before _SUCCESS": ("dataset.manifest", "module", "success_stamp", 1),
 }
 

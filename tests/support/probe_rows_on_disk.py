@@ -16,7 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from beam_pipeline.dataset.layout import ENCODINGS, DatasetOptions, Encoding, RowFormat, shard_of
+from beam_pipeline.dataset.addresses import format_any
+from beam_pipeline.dataset.croissant import write_croissant
+from beam_pipeline.dataset.data_card import read_totals
+from beam_pipeline.dataset.layout import (
+    ENCODINGS,
+    DatasetOptions,
+    Encoding,
+    RowFormat,
+    shard_of_row,
+)
 from beam_pipeline.dataset.manifest import (
     FORMAT_VERSION,
     INDEX_NAME,
@@ -27,12 +36,14 @@ from beam_pipeline.dataset.manifest import (
     write_success,
 )
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes, fit
+from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows.commit import describe_split, library_versions
 from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
-from beam_pipeline.probe_rows.pipeline import ATTRIBUTES, describe, encode, index_table
-from beam_pipeline.probe_rows.row_splitting import CutRows, Segment
-from beam_pipeline.shards.staging import Records
+from beam_pipeline.probe_rows.job import Workspace
+from beam_pipeline.probe_rows.packets import LINE_SCHEMA, ROW, Packet, PacketShards, PacketWriter
+from beam_pipeline.probe_rows.row_splitting import Segment
+from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.writing import ShardInfo, shard_path
 from beam_pipeline.storage.files import checksum_text, file_digests
 from tests.support.helpers import MAPPED_IPV4, YEAR_2024_US, records_as_tuples
@@ -85,12 +96,8 @@ def write_dataset(
     array_record_options: str = OPTIONS,
 ) -> Path:
     """Writes a finished dataset of these rows, `rows` being its train split; returns its folder."""
-    options = DatasetOptions(
-        measurement_encoding=encoding,
-        max_row_size_mb=8.0,
-        train_ratio=0.9,
-        split_seed=0,
-        probes_per_shard=1000,
+    options = dataclasses.replace(
+        options_of(RowFormat(encoding, 8 << 20)),
         num_shards=num_shards,
         array_record_options=array_record_options,
     )
@@ -109,54 +116,63 @@ def write_dataset(
 def _write_split(
     folder: Path, split: str, rows: Iterable[RowSpec], options: DatasetOptions
 ) -> list[ShardInfo]:
-    staged = [
-        describe(cut_row(RowKey(row.src_addr, row.row_index), row.run), options) for row in rows
-    ]
-    tables, shards = [], []
+    packets = inline_packets(options)
+    for row in rows:
+        packets.add_row(row.src_addr, row.row_index, row.run)
+    tables, shards, written = [], [], packets.close()
     for shard in range(options.num_shards):
-        own = [row for row in staged if shard_of(row.keys[0], options.num_shards) == shard]
-        own.sort(key=lambda row: row.keys)
-        attributes = attributes_of(own)
-        name = shard_path(
-            f"{split}_shard", "_SSSSS-of-NNNNN", ".arrayrecord", shard, options.num_shards
-        )
-        path = folder / split / name
-        payloads = [row.payloads[0] for row in own]
-        records = encode(payloads, attributes, options.row_format)
+        own, count = PacketShards(options.row_format, ""), options.num_shards
+        content = own.content(written, shard, count, ClaimReader())
+        name = shard_path(f"{split}_shard", "_SSSSS-of-NNNNN", ".arrayrecord", shard, count)
+        path, records, lines = folder / split / name, [], []
+        for batch in content.batches():
+            records += batch.records
+            lines.append(batch.lines)
         write_records(path, records, options.array_record_options)
-        lines = index_table(attributes)
         numbers = {
-            "shard": pa.array([shard] * len(own), pa.int32()),
-            "position": pa.array(range(len(own)), pa.int64()),
+            "shard": pa.array([shard] * len(records), pa.int32()),
+            "position": pa.array(range(len(records)), pa.int64()),
             "num_bytes": pa.array(map(len, records), pa.int64()),
         }
-        tables.append(pa.table({**numbers, **{c: lines[c] for c in lines.column_names}}))
-        shards.append(
-            ShardInfo(str(path), shard, options.num_shards, len(own), *file_digests(str(path)))
-        )
+        table = pa.Table.from_batches(lines, LINE_SCHEMA)
+        tables.append(pa.table({**numbers, **{c: table[c] for c in table.column_names}}))
+        shards.append(ShardInfo(str(path), shard, count, len(records), *file_digests(str(path))))
     pq.write_table(pa.concat_tables(tables), folder / split / INDEX_NAME)
     return shards
 
 
-def cut_row(key: RowKey, run: np.ndarray) -> CutRows:
-    """Returns one row as `SplitRows` gives it."""
-    return CutRows.of([key], run, [len(run)])
+def options_of(row_format: RowFormat, drop: bool = False) -> DatasetOptions:
+    """Returns the options of a dataset with such rows."""
+    return DatasetOptions(
+        measurement_encoding=row_format.encoding,
+        max_row_size_mb=row_format.max_row_bytes / (1 << 20),
+        train_ratio=0.9,
+        split_seed=0,
+        probes_per_shard=0,
+        num_shards=0,
+        array_record_options=OPTIONS,
+        duplicates="drop" if drop else "keep",
+        record_encoding=row_format.record_encoding,
+    )
 
 
-def rows_in(cut: Iterable[CutRows]) -> list[tuple[RowKey, np.ndarray]]:
-    """Returns rows that were cut, one by one, with their measurements."""
-    rows = []
-    for many in cut:
-        run, bounds = as_array(many.is_wide, many.data), np.cumsum([0, *many.counts])
-        assert len(many.keys) == len(many.counts) and bounds[-1] == len(run)
-        rows += zip(many.keys, np.split(run, bounds[1:-1]), strict=True)
+def inline_packets(options: DatasetOptions) -> PacketWriter:
+    """Returns a writer of packets that need no files."""
+    return PacketWriter(Workspace("", 1 << 40), options)
+
+
+def rows_in(packets: Iterable[Packet], root: str = "") -> list[tuple[RowKey, np.ndarray]]:
+    """Returns the rows of packets, one by one, with their measurements."""
+    rows, reader = [], ClaimReader(root)
+    for packet in packets:
+        table, run = np.frombuffer(reader.read(packet.rows), ROW), reader.read(packet.run)
+        runs = np.split(as_array(packet.is_wide, run), np.cumsum(table["count"]))
+        assert len(table) == packet.num_rows and not len(runs[-1])
+        texts = format_any(table["src_hi"].copy(), table["src_lo"].copy()).to_pylist()
+        keys = map(RowKey, texts, table["row_index"].tolist())
+        rows += zip(keys, runs[:-1], strict=True)
+    reader.close()
     return rows
-
-
-def attributes_of(rows: Iterable[Records]) -> pa.Table:
-    """Returns what is known of described rows, a line each."""
-    lines = [pa.ipc.read_record_batch(pa.py_buffer(row.attributes), ATTRIBUTES) for row in rows]
-    return pa.Table.from_batches(lines, schema=ATTRIBUTES)
 
 
 def write_records(path: Path, records: Iterable[bytes], options: str = OPTIONS) -> None:
@@ -298,11 +314,46 @@ def segments_of(run: np.ndarray, bounds: list[int], encoding) -> list[Segment]:
 
 def plain_cut(
     run: np.ndarray, encoding, max_row_bytes: int, src_addr: str = "192.0.2.1"
-) -> list[CutRows]:
+) -> list[tuple[RowKey, np.ndarray]]:
     """The answer: the whole history in memory, each row as long as can be."""
-    rows: list[CutRows] = []
+    rows: list[tuple[RowKey, np.ndarray]] = []
     while len(run):
-        count = fit(run, RowKey(src_addr, len(rows)), RowFormat(encoding, max_row_bytes)).count
-        rows.append(cut_row(RowKey(src_addr, len(rows)), run[:count]))
+        key = RowKey(src_addr, len(rows))
+        count = fit(run, key, RowFormat(encoding, max_row_bytes)).count
+        rows.append((key, run[:count]))
         run = run[count:]
     return rows
+
+
+def as_version_1(dataset: Path) -> Path:
+    """Rewrites a dataset as one of format version 1, with other shards and another order."""
+    manifest = Manifest.from_json((dataset / MANIFEST_NAME).read_bytes())
+    splits = {}
+    for name, split in manifest.splits.items():
+        lines = pq.read_table(dataset / name / INDEX_NAME).to_pylist()
+        records = [record for path in shard_paths(dataset, name) for record in read_records(path)]
+        count = len(split.shards)
+        for line in lines:
+            line["shard"] = shard_of_row(line["src_addr"], line["row_index"], count, 1)
+        keys = [(line["shard"], line["src_id"], line["row_index"]) for line in lines]
+        order = sorted(range(len(lines)), key=keys.__getitem__)
+        own = [[records[at] for at in order if keys[at][0] == n] for n in range(count)]
+        options = str(manifest.options["array_record_options"])
+        for path, some in zip(shard_paths(dataset, name), own, strict=True):
+            write_records(path, some, options)
+        ordered = [lines[at] for at in order]
+        for line, position in zip(ordered, (at for some in own for at in range(len(some)))):
+            line["position"] = position
+        pq.write_table(pa.Table.from_pylist(ordered, INDEX_SCHEMA), dataset / name / INDEX_NAME)
+        infos = [
+            ShardInfo(str(path), n, count, len(some), *file_digests(str(path)))
+            for n, (path, some) in enumerate(zip(shard_paths(dataset, name), own, strict=True))
+        ]
+        splits[name] = describe_split(str(dataset), name, infos)
+    told = dataclasses.replace(manifest, format_version=1, splits=splits)
+    data, totals = told.to_json(), read_totals(str(dataset))
+    write_croissant(
+        str(dataset), told, totals, data, lambda path, data: Path(path).write_bytes(data)
+    )
+    write_success(str(dataset), data)
+    return dataset

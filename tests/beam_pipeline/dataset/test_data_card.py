@@ -397,7 +397,7 @@ def test_manifests_match_the_published_schema(kind: str, datasets: dict[str, Pat
         (shard, "path", "../secret"),
         (shard, "crc32c", "12"),
         (told["options"], "train_ratio", 2),
-        (told, "format_version", 2),
+        (told, "format_version", 3),
         (told["splits"], "test", None),
     ):
         before = part[key]

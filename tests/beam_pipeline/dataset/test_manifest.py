@@ -147,7 +147,7 @@ def test_unsupported_format_version(dataset, version):
     """Its other fields are not read."""
     write_success(str(dataset), json.dumps({"format_version": version, "parts": []}).encode())
     assert refusal_to_open(dataset) == (
-        f"{dataset} has format version {version}, this Probeline reads {FORMAT_VERSION}: "
+        f"{dataset} has format version {version}, this Probeline reads 1 and 2: "
         "use the version that wrote it"
     )
     os.remove(dataset / MANIFEST_NAME)

@@ -103,7 +103,7 @@ def test_no_address_of_the_input_is_written_or_said(
     assert WITHHELD in values and values <= {WITHHELD, ""}
 
 
-CRASHES = ("closing chunks", "sorting", "staging", "writing shards", "before _SUCCESS")
+CRASHES = ("closing chunks", "sorting", "closing packets", "writing shards", "before _SUCCESS")
 
 
 @pytest.mark.slow
@@ -127,9 +127,8 @@ def test_an_error_names_no_address_of_the_input(
 ) -> None:
     """A probe in an error of a later step, with its traceback and the log, is another one."""
     script = (
-        "import beam_pipeline.probe_rows.pipeline as m\n"
-        "from beam_pipeline.dataset import layout\n"
-        "layout.src_id = lambda address: 5\n"
+        "import beam_pipeline.probe_rows.packets as m\n"
+        "m.src_ids = lambda hi, lo: 0 * lo.view('i8') + 5\n"
         "import sys; from beam_pipeline.main import main; sys.exit(main(sys.argv[1:]))"
     )
     flags = [f"--input={source.path}", f"--output={tmp_path}/out", *FLAGS, "--debug"]
@@ -138,7 +137,7 @@ def test_an_error_names_no_address_of_the_input(
     assert search([tmp_path], source.addresses, done.stdout, done.stderr) == {}
 
 
-@pytest.mark.parametrize("phase", quick_and_slow((None, "staging"), ("staging",)))
+@pytest.mark.parametrize("phase", quick_and_slow((None, "closing packets"), ("closing packets",)))
 def test_the_search_finds_addresses_where_they_are(
     source: Input, tmp_path: Path, phase: str | None
 ) -> None:

@@ -30,6 +30,7 @@ from tests.support.engines import Flink, Gcs, stored_objects
 from tests.support.helpers import YEAR_2024_US, measurements_table, reference_rows
 from tests.support.job_runs import files_of, history, make_dataset, read_rows, write_input
 from tests.support.kills import kill_script
+from tests.support.probe_rows_on_disk import as_version_1
 from tests.support.properties import num_examples
 from tests.support.warm_python import warm_python
 
@@ -98,6 +99,19 @@ def test_it_is_what_one_job_writes(
     )
     times = NEW["event_time"].cast(pa.int64()).to_pylist()[:-1]
     assert (second.first_us, second.last_us) == (min(times), max(times))
+
+
+def test_a_dataset_of_format_version_1_grows_into_one_of_version_2(
+    old: Path, new_input: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    rows = as_version_1(copied(old, tmp_path))
+    assert files_of(rows) != files_of(old)
+    assert verify.main([str(rows)]) == 0
+    assert history(read_rows(rows)) == history(read_rows(old))
+    assert append(new_input, rows) == 0
+    assert files_of(rows) == whole
+    assert open_dataset(str(rows)).manifest.format_version == 2
+    assert verify.main([str(rows)]) == 0
 
 
 def test_verify_checks_that_generations_add_up(

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from beam_pipeline.dataset.addresses import format_any
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
@@ -58,7 +59,11 @@ def histories_of(
             assert len(records) * (WIDE if wide else NARROW).itemsize > memory_bytes
             yield history.src_addr, records, "external"
         else:
-            src_addrs, run, bounds = history
+            src_addrs, run, bounds = (
+                format_any(history.src_hi, history.src_lo).to_pylist(),
+                history.run,
+                history.bounds,
+            )
             assert run.nbytes <= memory_bytes
             assert len(bounds) == len(src_addrs) + 1
             assert bounds[0] == 0 and bounds[-1] == len(run)

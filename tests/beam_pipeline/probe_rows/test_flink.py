@@ -15,8 +15,8 @@ import pytest
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows import bucket, grouping, row_splitting
-from beam_pipeline.shards import claim_checks, staging
+from beam_pipeline.probe_rows import bucket, grouping, packets, row_splitting
+from beam_pipeline.shards import claim_checks
 from beam_pipeline.shards import writing as sharded_write
 from beam_pipeline.storage import many_files
 from benchmarks.engine_servers import Flink, stop
@@ -110,8 +110,8 @@ FAULTS = {
     "closing chunks": (claim_checks.ClaimWriter, "close", 1),
     "sorting": (bucket.Bucket, "histories", 3),
     "cutting rows": (row_splitting, "fit", 5),
-    "staging": (staging.StageRecords, "_close", 2),
-    "writing shards": (sharded_write.WriteShard, "_write", 2),
+    "closing packets": (packets.PacketWriter, "close", 2),
+    "writing shards": (sharded_write.WriteShard, "_write_shard", 2),
     "renaming a shard": (many_files, "_move", 3),
 }
 

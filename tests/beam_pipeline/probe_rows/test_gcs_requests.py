@@ -6,20 +6,24 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
+import numpy as np
 import pytest
 
+from beam_pipeline.dataset.layout import RowFormat
+from beam_pipeline.dataset.placement import probe_hashes
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.frame import inspected
+from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import Options
+from beam_pipeline.probe_rows.packets import ROW, PacketShards, PacketWriter
 from beam_pipeline.shards.claim_checks import READS_AT_A_TIME, ClaimReader, StoredPayload
-from beam_pipeline.shards.staging import Records, ShardRecords, StageRecords
 from beam_pipeline.sources import inputs
 from beam_pipeline.storage.gcs import info
 from tests.support.engines import Gcs
 from tests.support.faulty_gcs import FaultyGcs, faulty
-from tests.support.helpers import NOW, measurements_table, run_do_fn
+from tests.support.helpers import MAPPED_IPV4, make_run, measurements_table
 from tests.support.job_runs import write_input
+from tests.support.probe_rows_on_disk import options_of
 
 
 @pytest.fixture
@@ -44,18 +48,24 @@ def test_a_range_costs_little_more_than_its_bytes(gcs: Gcs, tmp_path: Path, pass
             reader.read(StoredPayload(path, start, length, None))
 
 
-def test_the_rows_of_a_shard_are_read_several_at_a_time(gcs: Gcs, monkeypatch) -> None:
-    payloads = [bytes([number]) * 1000 for number in range(2 * READS_AT_A_TIME)]
-    keys = [b"%03d" % number for number in range(len(payloads))]
-    records = Records(keys, payloads)
-    staged = run_do_fn(StageRecords(f"{gcs.make_bucket()}/staged", 0), [records], **NOW)
-    reader = ClaimReader()
+def test_the_packets_of_a_shard_are_read_several_at_a_time(gcs: Gcs, monkeypatch) -> None:
+    options = options_of(RowFormat("compact", 1 << 20))
+    root = f"{gcs.make_bucket()}/run"
+    packets = []
+    for number in range(2 * READS_AT_A_TIME):
+        writer = PacketWriter(Workspace(root, 0), options)
+        rows = np.zeros(3, ROW)
+        rows["src_lo"], rows["count"] = MAPPED_IPV4 | np.arange(number, number + 3), 20
+        rows = rows[np.argsort(probe_hashes(np.zeros(3, np.uint64), rows["src_lo"].copy()))]
+        writer.add(rows, make_run(60, seed=number))
+        packets += writer.close()
+    reader = ClaimReader(root)
     with faulty(gcs.endpoint, delay_s=0.1) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        shard = ShardRecords(staged, pa.schema([]), reader)
-        assert shard.payloads(0, len(shard)) == payloads
-        assert len(proxy.requests) == len(payloads)
-        assert proxy.longest_chain() <= len(payloads) / 4
+        shard = PacketShards(options.row_format, root).content(packets, 0, 1, reader)
+        assert sum(len(batch.records) for batch in shard.batches()) == 6 * READS_AT_A_TIME
+        assert len(proxy.requests) <= 2 * len(packets)
+        assert proxy.longest_chain() <= len(packets) / 4
     reader.close()
 
 

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.addresses import format_any
+from beam_pipeline.dataset.placement import probe_hashes, range_of
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
-from beam_pipeline.probe_rows.pregroup import Grouped, bucket_of, pregroup, rank
+from beam_pipeline.probe_rows.pregroup import Grouped, pregroup, rank
 from beam_pipeline.sources.measurements import Block, check
 from tests.support.helpers import (
     MAPPED_IPV4,
@@ -79,7 +80,7 @@ def test_buckets_are_about_even_also_of_neighbours_and_of_either_family():
         (numbers << np.uint64(16), zeros + np.uint64(1)),
     ):
         for num_buckets in (10, 16):
-            counts = np.bincount(bucket_of(hi, lo, num_buckets), minlength=num_buckets)
+            counts = np.bincount(range_of(probe_hashes(hi, lo), num_buckets), minlength=num_buckets)
             assert len(counts) == num_buckets
             assert counts.min() * num_buckets / len(numbers) > 0.9
             assert counts.max() * num_buckets / len(numbers) < 1.1
@@ -144,7 +145,7 @@ def test_addresses_of_one_hash_stay_apart():
     one, other = 5 << 64 | factor, 6 << 64
     numbers = [one, other, one, 7, other, one] * 50
     hi, lo = halves_of(numbers)
-    assert len(set(bucket_of(hi, lo, 1 << 32).tolist())) == 2
+    assert len(set(range_of(probe_hashes(hi, lo), 1 << 32).tolist())) == 2
     firsts, ranks = rank(hi, lo)
     distinct = [numbers[first] for first in firsts]
     assert sorted(distinct) == [7, one, other]

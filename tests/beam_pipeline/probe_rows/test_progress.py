@@ -33,7 +33,7 @@ def touch(folder: Path, name: str, size: int = 1) -> None:
     [
         ([], ("reading", 0, 4_000_000)),
         (["chunks/unit-000001-a", "chunks/unit-000001-b"], ("reading", 2_000_000, 4_000_000)),
-        (["chunks/unit-000000-a", "chunks/unit-000001-a", "records/records-a"], ("sorting", 1, 2)),
+        (["chunks/unit-000000-a", "chunks/unit-000001-a", "packets/packets-a"], ("sorting", 1, 2)),
         (
             [
                 *(f"train/train_shard_00001-of-00003.arrayrecord-{attempt}" for attempt in "ab"),

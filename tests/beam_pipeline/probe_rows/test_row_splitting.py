@@ -17,8 +17,10 @@ from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import SortedRun
-from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows
-from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
+from beam_pipeline.probe_rows.job import Workspace
+from beam_pipeline.probe_rows.packets import Packet
+from beam_pipeline.probe_rows.row_splitting import Segment, SplitRows
+from beam_pipeline.shards.claim_checks import ClaimWriter, StoredPayload
 from tests.support.codec_rows import both_encodings
 from tests.support.helpers import (
     FakeBag,
@@ -28,7 +30,7 @@ from tests.support.helpers import (
     records_as_tuples,
     runs_strategy,
 )
-from tests.support.probe_rows_on_disk import plain_cut, rows_in, segments_of
+from tests.support.probe_rows_on_disk import options_of, plain_cut, rows_in, segments_of
 from tests.support.properties import num_examples
 
 PROBE = "192.0.2.1"
@@ -46,27 +48,27 @@ def limit_for(run: np.ndarray, count: int, encoding) -> int:
 class Probe:
     """A SplitRows and the user state of one probe."""
 
-    def __init__(self, encoding, max_row_bytes: int, src_addr: str = PROBE):
+    def __init__(self, encoding, max_row_bytes: int, folder: str = "", inline_bytes: int = 1 << 30):
         self.next_seq, self.row_index, self.first_early = FakeState(), FakeState(), FakeState()
         self.early, self.open = FakeBag(), FakeBag()
-        self._src_addr = src_addr
-        self._do_fn = SplitRows(RowFormat(encoding, max_row_bytes))
+        options = options_of(RowFormat(encoding, max_row_bytes))
+        self._do_fn = SplitRows(Workspace(folder, inline_bytes), options)
         self._do_fn.setup()
 
     @property
     def states(self) -> list[Any]:
         return [self.next_seq, self.row_index, self.first_early, self.early, self.open]
 
-    def receive(self, segment: Segment) -> list[CutRows]:
-        return list(self._do_fn.process((self._src_addr, segment), *self.states))
+    def receive(self, segment: Segment) -> list[Packet]:
+        return list(self._do_fn.process((PROBE, segment), *self.states))
 
-    def receive_all(self, segments: list[Segment]) -> list[CutRows]:
+    def receive_all(self, segments: list[Segment]) -> list[Packet]:
         return [row for segment in segments for row in self.receive(segment)]
 
 
-def values_of(rows: list[CutRows]) -> list[tuple]:
+def values_of(rows: list[tuple[RowKey, np.ndarray]]) -> list[tuple]:
     """Rows that hold the same measurements, however wide their records are."""
-    return [(key, records_as_tuples(run)) for key, run in rows_in(rows)]
+    return [(key, records_as_tuples(run)) for key, run in rows]
 
 
 # --- the order of arrival -----------------------------------------------------------------------
@@ -82,7 +84,7 @@ def test_any_segments_in_any_order_give_the_rows_of_the_plain_cut(encoding, run,
     limit = max([limit, *(limit_for(run[at:], 1, encoding) for at in range(len(run)))])
     probe = Probe(encoding, limit)
     rows = probe.receive_all(data.draw(st.permutations(segments)))
-    assert values_of(rows) == values_of(plain_cut(run, encoding, limit))
+    assert values_of(rows_in(rows)) == values_of(plain_cut(run, encoding, limit))
     assert [state.values for state in probe.states] == [[]] * 5
 
 
@@ -94,7 +96,7 @@ def test_a_narrow_and_a_wide_segment_may_share_a_row(encoding):
     mixed = [narrow[0], msgspec.structs.replace(narrow[1], run=widened), *narrow[2:]]
     limit = limit_for(run, 40, encoding)
     rows = Probe(encoding, limit).receive_all(mixed)
-    assert values_of(rows) == values_of(plain_cut(run, encoding, limit))
+    assert values_of(rows_in(rows)) == values_of(plain_cut(run, encoding, limit))
 
 
 # --- where a row ends ---------------------------------------------------------------------------
@@ -119,7 +121,7 @@ def test_a_row_leaves_with_the_segment_that_shows_it_is_full(encoding):
     for segment in evenly(run, 25, encoding):
         rows = probe.receive(segment)
         received += 25
-        emitted += sum(sum(row.counts) for row in rows)
+        emitted += sum(len(run) for _, run in rows_in(rows))
         assert received - emitted <= 100 + 4 * 25
         waiting = sum(segment.run.count for segment in probe.open.values)
         assert waiting == (0 if segment.is_last else received - emitted)
@@ -135,13 +137,14 @@ def test_several_probes_at_once_on_a_runner(encoding, seed):
     limit = limit_for(make_run(50, seed=0), 40, encoding)
     wanted, elements = [], []
     for number in range(4):
-        src_addr = f"2001:db8::{number}"
+        src_addr = f"2001:db8::{number + 1}"
         run = make_run(150 + 100 * number, seed=number, wide=number == 2, ties=True)
         wanted += plain_cut(run, encoding, limit, src_addr)
         elements += [(src_addr, segment) for segment in evenly(run, 23, encoding)]
     order = np.random.default_rng(seed).permutation(len(elements))
-    rows = eager([elements[i] for i in order], beam.ParDo(SplitRows(RowFormat(encoding, limit))))
-    assert sorted(rows) == sorted(wanted)
+    split = SplitRows(Workspace("", 1 << 30), options_of(RowFormat(encoding, limit)))
+    rows = rows_in(eager([elements[i] for i in order], beam.ParDo(split)))
+    assert sorted(values_of(rows)) == sorted(values_of(wanted))
 
 
 # --- segments on storage ------------------------------------------------------------------------
@@ -151,7 +154,7 @@ def stored_segments(folder: Path, run: np.ndarray, step: int, per_file: int = 10
     segments = []
     for number, segment in enumerate(evenly(run, step, "compact")):
         if number % per_file == 0:
-            writer = ClaimWriter(str(folder), "segments")
+            writer = ClaimWriter(f"{folder}/segments", "segments", root=str(folder))
         stored = writer.put(segment.run.payload)  # type: ignore[arg-type]
         segments.append(
             msgspec.structs.replace(segment, run=SortedRun(segment.run.is_wide, stored))
@@ -166,27 +169,30 @@ def test_stored_segments_are_cut_as_inline_ones_and_found_where_they_lie(tmp_pat
     run = make_run(200, seed=13, wide=wide)
     limit = limit_for(run, 30, "compact")
     segments = stored_segments(tmp_path, run, 17)
-    rows = Probe("compact", limit).receive_all(segments)
+    rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments)
     assert len(rows) > 4
-    assert values_of(rows) == values_of(plain_cut(run, "compact", limit))
-    assert rows == Probe("compact", limit).receive_all(segments[::-1])
-    reader = ClaimReader()
-    assert [row.stored and reader.read(row.stored) for row in rows] == [row.data for row in rows]
+    wanted = plain_cut(run, "compact", limit)
+    assert values_of(rows_in(rows, str(tmp_path))) == values_of(wanted)
+    assert rows == Probe("compact", limit, str(tmp_path), 0).receive_all(segments[::-1])
+    assert [path.name for path in tmp_path.iterdir()] == ["segments"]
+    assert isinstance(rows[0].run, StoredPayload) and rows[0].run.crc32c is not None
 
 
-def test_rows_in_two_files_have_no_place(tmp_path):
+def test_rows_in_two_files_are_stored_again(tmp_path):
     run = make_run(200, seed=13)
     limit = limit_for(run, 30, "compact")
     segments = stored_segments(tmp_path, run, 40, per_file=1)
-    rows = Probe("compact", limit).receive_all(segments)
-    ends = np.cumsum([row.counts[0] for row in rows]).tolist()
+    rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments)
+    cut = plain_cut(run, "compact", limit)
+    ends = np.cumsum([len(own) for _, own in cut]).tolist()
     borders = range(40, 200, 40)  # of the files, in measurements
     crossing = [any(start < at < end for at in borders) for start, end in pairwise([0, *ends])]
     assert any(crossing)
-    assert [row.stored is None for row in rows] == crossing
+    assert [not is_found(row) for row in rows] == crossing
+    assert values_of(rows_in(rows, str(tmp_path))) == values_of(cut)
 
 
-def test_rows_of_widened_segments_have_no_place(tmp_path):
+def test_rows_of_widened_segments_are_stored_again(tmp_path):
     run = make_run(200, seed=13)
     narrow = stored_segments(tmp_path, run[:75], 25)
     wide = stored_segments(tmp_path, widen(run[75:]), 25)
@@ -194,8 +200,16 @@ def test_rows_of_widened_segments_have_no_place(tmp_path):
         msgspec.structs.replace(segment, seq=seq, is_last=seq == 7)
         for seq, segment in enumerate([*narrow, *wide])
     ]
-    rows = Probe("compact", limit_for(run, 200, "compact")).receive_all(segments)
-    assert [(row.is_wide, row.stored) for row in rows] == [(True, None)]
+    limit = limit_for(run, 200, "compact")
+    rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments)
+    assert [(row.is_wide, is_found(row)) for row in rows] == [(True, False)]
+    wanted = [(RowKey(PROBE, 0), records_as_tuples(run))]
+    assert values_of(rows_in(rows, str(tmp_path))) == wanted
+
+
+def is_found(row: Packet) -> bool:
+    """Whether a row is read where its segments lie."""
+    return isinstance(row.run, StoredPayload) and "segments-" in row.run.path
 
 
 @pytest.mark.parametrize("record", [0, 44])
@@ -204,8 +218,9 @@ def test_a_stored_segment_that_changed_ends_the_run(tmp_path, record):
     segments = stored_segments(tmp_path, run, 45)
     payload = segments[0].run.payload
     assert isinstance(payload, StoredPayload)
-    data = bytearray(Path(payload.path).read_bytes())
+    path = Path(f"{tmp_path}{payload.path}")
+    data = bytearray(path.read_bytes())
     data[record * 16 + 8] ^= 1
-    Path(payload.path).write_bytes(data)
+    path.write_bytes(data)
     with pytest.raises(ProbelineError, match="changed after it was written"):
-        Probe("compact", 1 << 20).receive_all(segments)
+        Probe("compact", 1 << 20, str(tmp_path)).receive_all(segments)

@@ -2,45 +2,30 @@
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from beam_pipeline.shards import staging
-from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
-from beam_pipeline.shards.staging import (
-    Records,
-    StagedPayloads,
-    StagedRecords,
-    StageRecords,
-    serialised,
-    staged_schema,
-)
+from beam_pipeline.shards.claim_checks import ClaimReader
+from beam_pipeline.shards.staging import Records, StagedPayloads, StagedRecords, StageRecords
 from beam_pipeline.storage.files import crc32c
 from tests.support.helpers import NOW, run_do_fn
 
-SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64())])
-
 
 def records(payloads: list[bytes], first: int = 0) -> Records:
-    numbers = range(first, first + len(payloads))
-    columns = [pa.array([f"é{number}" for number in numbers]), pa.array(numbers, pa.int64())]
-    lines = serialised(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
-    return Records([b"%05d" % number for number in numbers], payloads, lines)
+    return Records([b"%05d" % (first + number) for number in range(len(payloads))], payloads)
 
 
 def staged_values(staged: list[StagedRecords]) -> list[tuple]:
-    """Returns key, payload and attributes of staged records."""
+    """Returns key and payload of staged records."""
     reader = ClaimReader()
     values = []
     for part in staged:
-        batch = StagedRecords.decode(part.encode()).batch(SCHEMA)
-        assert batch.schema.equals(staged_schema(SCHEMA))
+        batch = StagedRecords.decode(part.encode()).batch()
         payloads = StagedPayloads(part.path, batch, reader).prefetch(np.arange(batch.num_rows))()
         for payload, line in zip(payloads, batch.to_pylist(), strict=True):
             assert (line["length"], line["crc32c"]) == (len(payload), crc32c(payload))
-            values.append((line["key"], payload, line["name"], line["count"]))
+            values.append((line["key"], payload))
     reader.close()
     return values
 
@@ -56,37 +41,13 @@ def test_what_is_staged_does_not_depend_on_how_many_records_come_together(
     elements = [
         records(PAYLOADS[at : at + together], at) for at in range(0, len(PAYLOADS), together)
     ]
-    staged = run_do_fn(StageRecords(str(tmp_path), inline_bytes, SCHEMA), elements, **NOW)
+    staged = run_do_fn(StageRecords(str(tmp_path), inline_bytes), elements, **NOW)
     assert len(staged) == 1
     assert staged_values(staged) == [
-        (b"%05d" % number, payload, f"é{number}", number) for number, payload in enumerate(PAYLOADS)
+        (b"%05d" % number, payload) for number, payload in enumerate(PAYLOADS)
     ]
     stored = [payload for payload in PAYLOADS if len(payload) > inline_bytes]
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == sum(map(len, stored))
-
-
-@pytest.mark.parametrize("inline_bytes", [0, 100])
-def test_payloads_that_are_stored_are_not_written_again(tmp_path, inline_bytes):
-    """As the rows of a long history: records of two files, and others between them."""
-    elements, wanted = [], []
-    for number, is_stored in enumerate([True, True, False, True, False]):
-        element = records(PAYLOADS[10:20], 10 * number)
-        wanted += [(b"%05d" % (10 * number + at), PAYLOADS[10 + at]) for at in range(10)]
-        if is_stored:
-            writer = ClaimWriter(str(tmp_path), "earlier")
-            writer.append(b"before")
-            at = writer.append(b"".join(element.payloads))
-            writer.close()
-            claim = StoredPayload(writer.path, at, writer.num_bytes - at, None)
-            element = msgspec.structs.replace(element, stored=claim)
-        elements.append(element)
-    folder = tmp_path / "staged"
-    folder.mkdir()
-    staged = run_do_fn(StageRecords(str(folder), inline_bytes, SCHEMA), elements, **NOW)
-    assert len(staged) == 5  # no batch has payloads of two files
-    assert [value[:2] for value in staged_values(staged)] == wanted
-    written = [payload for payload in 2 * PAYLOADS[10:20] if len(payload) > inline_bytes]
-    assert sum(path.stat().st_size for path in folder.iterdir()) == sum(map(len, written))
 
 
 def inline_sizes(staged: StagedRecords) -> int:
@@ -115,12 +76,8 @@ def test_a_batch_of_staged_records_is_no_larger_than_the_limits(tmp_path, monkey
     monkeypatch.setattr(staging, "_INLINE_BYTES", 500)
     monkeypatch.setattr(staging, "_MAX_STAGED_IN_MEMORY", 9)
     elements = [records([payload], number) for number, payload in enumerate(PAYLOADS)]
-    staged = run_do_fn(StageRecords(str(tmp_path), 100, SCHEMA), elements, **NOW)
+    staged = run_do_fn(StageRecords(str(tmp_path), 100), elements, **NOW)
     assert [value[0] for value in staged_values(staged)] == [b"%05d" % n for n in range(60)]
-    assert all(inline_sizes(part) < 500 + 100 for part in map(without_attributes, staged))
-    assert max(part.batch(SCHEMA).num_rows for part in staged) == 9
+    assert all(inline_sizes(part) < 500 + 100 for part in staged)
+    assert max(part.batch().num_rows for part in staged) == 9
     assert {Path(part.path) for part in staged} >= set(tmp_path.iterdir())
-
-
-def without_attributes(staged: StagedRecords) -> StagedRecords:
-    return StagedRecords.of(staged.path, staged.batch(SCHEMA).select(staged_schema().names))

@@ -1,7 +1,7 @@
 """The records of a shard: their order, the batches in which they are read, and the memory."""
 
 import tracemalloc
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from beam_pipeline.shards.staging import (
     Records,
     ShardRecords,
     StagedRecords,
+    StagedShards,
     StageRecords,
-    serialised,
 )
 from beam_pipeline.shards.writing import (
     AssignToShards,
@@ -37,19 +37,18 @@ from tests.support.helpers import NOW, run_do_fn
 from tests.support.properties import num_examples
 
 SCHEMA = pa.schema([("start", pa.binary())])
+ORDERED = StagedShards(ordered=True)
 EMPTY = StagedRecords("", b"")  # what every shard has
 Pair = tuple[bytes, bytes]  # key and payload
 
 
 def stage(folder: Path, bundles: list[list[Pair]], inline_bytes: int = 20) -> list[StagedRecords]:
-    """Stages keys and payloads; what is known of a record is how its payload starts."""
+    """Stages keys and payloads."""
     staged = []
     for pairs in bundles:
         keys, payloads = [key for key, _ in pairs], [payload for _, payload in pairs]
-        starts = pa.array([payload[:3] for payload in payloads], pa.binary())
-        lines = serialised(pa.RecordBatch.from_arrays([starts], schema=SCHEMA))
-        do_fn = StageRecords(str(folder / "staged"), inline_bytes, SCHEMA)
-        staged += run_do_fn(do_fn, [Records(keys, payloads, lines)] if pairs else [], **NOW)
+        do_fn = StageRecords(str(folder / "staged"), inline_bytes)
+        staged += run_do_fn(do_fn, [Records(keys, payloads)] if pairs else [], **NOW)
     return staged
 
 
@@ -80,69 +79,33 @@ def test_records_come_by_key_then_length_then_checksum_in_batches_of_bounded_siz
     staged = [EMPTY, *stage(tmp_path, bundles, inline_bytes)]
     random.shuffle(staged)
     reader = ClaimReader()
-    records = ShardRecords(staged, SCHEMA, reader)
+    records = ShardRecords(staged, reader)
     wanted = in_order([pair for pairs in bundles for pair in pairs])
     assert len(records) == len(wanted)
     assert records.lengths == [len(payload) for _, payload in wanted]
-    assert records.attributes["start"].to_pylist() == [payload[:3] for _, payload in wanted]
-    read, at = [], 0
-    for start, end in records.batches():
-        assert start == at < end
-        sizes = [length + 3 for length in records.lengths]
+    read: list[bytes] = []
+    sizes = [length + 3 for length in records.lengths]
+    for payloads, _ in records.batches():
+        start, end = len(read), len(read) + len(payloads)
         assert end - start == 1 or sum(sizes[start:end]) <= batch_bytes
         assert end == len(wanted) or sum(sizes[start : end + 1]) > batch_bytes
-        read += records.payloads(start, end)
-        at = end
+        read += payloads
     reader.close()
-    assert at == len(wanted)
     assert read == [payload for _, payload in wanted]
 
 
 def test_each_shard_gets_the_records_of_its_keys_in_as_few_parts_as_can_be(tmp_path):
     pairs = [(b"%d" % (number // 2), b"%d" % number * 9) for number in range(200)]
     staged = stage(tmp_path, [pairs[:150], pairs[150:]])
-    parts = run_do_fn(AssignToShards(SCHEMA), staged, [4])
+    parts = run_do_fn(AssignToShards(ORDERED), staged, [4])
     assert len(parts) == len({(shard, part.path) for shard, part in parts}) == 8
     reader = ClaimReader()
     for shard in range(4):
         own = [part for number, part in parts if number == shard]
         wanted = in_order([pair for pair in pairs if shard_of(pair[0], 4) == shard])
-        records = ShardRecords(own, SCHEMA, reader)
+        records = ShardRecords(own, reader)
         assert records.payloads(0, len(records)) == [payload for _, payload in wanted]
     reader.close()
-
-
-def test_the_largest_part_of_a_batch_comes_first(tmp_path):
-    """The runner in memory deals shards to workers as they appear."""
-    (staged,) = stage(tmp_path, [[(b"%d" % number, b"." * number) for number in range(200)]])
-    parts = run_do_fn(AssignToShards(SCHEMA), [staged], [7])
-    sizes = [sum(part.batch(SCHEMA)["length"].to_pylist()) for _, part in parts]
-    assert sizes == sorted(sizes, reverse=True)
-    assert len({shard for shard, _ in parts}) == len(parts) == 7
-
-
-@pytest.mark.parametrize("batch_bytes", [0, 100, 1 << 20])
-def test_records_are_encoded_many_at_a_time_each_with_its_own_attributes(
-    tmp_path, monkeypatch, batch_bytes
-):
-    monkeypatch.setattr(staging, "_BATCH_BYTES", batch_bytes)
-    sizes = []
-
-    def encode(payloads: list[bytes], attributes: pa.Table) -> list[bytes]:
-        sizes.append(sum(map(len, payloads)))
-        starts = attributes["start"].to_pylist()
-        return [start + b"|" + payload for start, payload in zip(starts, payloads, strict=True)]
-
-    pairs = [(b"%03d" % (number * 7 % 100), b"%d!" % number * 4) for number in range(100)]
-    target = replace(target_in(tmp_path), index=None, encode=encode)
-    staged = stage(tmp_path, [pairs[:30], pairs[30:]], inline_bytes=10)
-    (written,) = run_do_fn(WriteShard([target]), [(0, [EMPTY, *staged])], [1])
-    payloads = [payload for _, payload in in_order(pairs)]
-    records = list(read_tfrecord(written.temporary_path))
-    assert records == [payload[:3] + b"|" + payload for payload in payloads]
-    assert written.info.num_records == 100
-    assert max(sizes) <= max(batch_bytes, 12)
-    assert len(sizes) == {0: 100, 1 << 20: 1}.get(batch_bytes, len(sizes))
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 100])
@@ -158,12 +121,11 @@ def test_a_record_of_a_shard_takes_200_bytes_of_memory(tmp_path, inline_bytes):
     before = pa.total_allocated_bytes()
     tracemalloc.start()
     reader = ClaimReader()
-    records = ShardRecords(staged, SCHEMA, reader)
-    for start, end in records.batches():
-        records.payloads(start, end)
+    records = ShardRecords(staged, reader)
+    for batch, _ in records.batches():
         peak = tracemalloc.get_traced_memory()[1]
         arrow = pa.total_allocated_bytes() - before
-        payloads = (end - start) * (size + 33)
+        payloads = len(batch) * (size + 33)
         inline = num_records * size if inline_bytes else 0
         assert peak + arrow + own - payloads - inline < 200 * num_records
     tracemalloc.stop()
@@ -176,6 +138,20 @@ WORDS = [(b"%d" % number, b"%03d" % number * (1 + number)) for number in range(6
 NAMES = ["w-00-02.ar", "w-01-02.ar"]
 
 
+class WithLines(ShardRecords):
+    """Records with a line of the index each: how their payloads start."""
+
+    def batches(self) -> Iterator[tuple[list[bytes], pa.RecordBatch]]:
+        for payloads, _ in super().batches():
+            starts = pa.array([payload[:3] for payload in payloads], pa.binary())
+            yield payloads, pa.RecordBatch.from_arrays([starts], schema=SCHEMA)
+
+
+class WithIndex(StagedShards):
+    def content(self, staged, shard, num_shards, reader):
+        return WithLines(staged, reader)
+
+
 def target_in(folder: Path) -> ShardTarget:
     return ShardTarget(
         prefix=f"{folder}/out/w",
@@ -183,17 +159,16 @@ def target_in(folder: Path) -> ShardTarget:
         shard_name_template="-SS-NN",
         open_writer=TFRecordWriter,
         temp_folder=f"{folder}/temp",
-        attributes=SCHEMA,
-        index=RecordIndex(f"{folder}/out/index.parquet", SCHEMA, lambda attributes: attributes),
+        index=RecordIndex(f"{folder}/out/index.parquet", SCHEMA),
     )
 
 
 def attempt(folder: Path, staged: list[StagedRecords]) -> list[WrittenShard]:
     """Writes each of two shards once."""
     target = target_in(folder)
-    assigned = run_do_fn(AssignToShards(target.attributes), staged, [2])
+    assigned = run_do_fn(AssignToShards(ORDERED), staged, [2])
     parts = [(n, [EMPTY, *(part for shard, part in assigned if shard == n)]) for n in range(2)]
-    return run_do_fn(WriteShard([target]), parts, [2])
+    return run_do_fn(WriteShard([target], WithIndex(ordered=True)), parts, [2])
 
 
 def finalise(folder: Path, written: list[WrittenShard]) -> list[ShardInfo]:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.data_card import CARD_NAME
 from beam_pipeline.dataset.layout import split_of
+from beam_pipeline.dataset.placement import probe_hashes, range_of
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.probe_rows.pregroup import bucket_of
 from beam_pipeline.sources import reading
 from beam_pipeline.sources.inputs import inspect, match_files, plan_units
 from beam_pipeline.sources.measurements import Block, check
@@ -104,7 +104,9 @@ def test_shares_are_kept_and_hashes_are_independent() -> None:
         "bucket": [
             one
             for one, is_in in zip(
-                measurements_of(block), bucket_of(block.src.hi, block.src.lo, 2), strict=True
+                measurements_of(block),
+                range_of(probe_hashes(block.src.hi, block.src.lo), 2),
+                strict=True,
             )
             if is_in
         ],
