@@ -137,13 +137,13 @@ def _bucket(lines: Sequence[Median], num_probes: int) -> dict[str, float]:
 def bucket_figures(line: Median) -> dict[str, float]:
     """Returns some fields of PerMeasurement, of a work unit and a bucket together."""
     figures, num_measurements = line.figures, line.figures["measurements"]
-    of_bucket = sum(figures[f"{step}_cpu_s"] for step in ("sort", "stage", "write"))
+    of_bucket = sum(figures[f"{step}_cpu_s"] for step in ("sort", "write"))
     shuffled = sum(figures.get(name, 0.0) for name in SHUFFLED)
     return {
         "cpu_s": figures["unit_cpu_s"] / figures["unit_rows"] + of_bucket / num_measurements,
         "shuffle_bytes": shuffled / num_measurements,
         "output_bytes": figures["shard_bytes"] / num_measurements,
-        "class_b": figures["rows_stored"] / num_measurements,
+        "class_b": figures["payloads_stored"] / num_measurements,
     }
 
 

@@ -1,7 +1,7 @@
 """The cost of a run of 35 B measurements by its number of probes: one work unit, one bucket.
 
-`measure` pre-groups a work unit whose rows are of random probes, then sorts, cuts, stages and
-writes a bucket, which has one ten-thousandth of the probes and a small chunk from every unit: the
+`measure` pre-groups a work unit whose rows are of random probes, then sorts, cuts and writes a
+bucket, which has one ten-thousandth of the probes and a small chunk from every unit: the
 job's own DoFns in a plain loop, payloads inline as on Dataflow. Linux only.
 """
 
@@ -9,7 +9,7 @@ import ctypes
 import gc
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,22 +17,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.window import GlobalWindow
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
-from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.bucket import MAX_BUCKETS
 from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
 from beam_pipeline.probe_rows.grouping import PreGroup, SortBucket
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import parse
+from beam_pipeline.probe_rows.packets import Packet, PacketShards, PacketWriter
 from beam_pipeline.probe_rows.pregroup import Grouped, rank
-from beam_pipeline.probe_rows.row_splitting import CutRows, OpenRows
+from beam_pipeline.probe_rows.row_splitting import OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
-from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords
 from beam_pipeline.shards.writing import ShardTarget, WriteShard
 from beam_pipeline.sources.inputs import UNIT_ROWS, inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
@@ -104,73 +102,49 @@ def _chunks(num_measurements: int, num_probes: int) -> Iterator[Chunk]:
         yield from (chunk for _, chunk in store_chunks(grouped, writer))
 
 
-def _records(
-    chunks: list[Chunk], workspace: Workspace, options: DatasetOptions
-) -> Iterator[Records]:
-    """Yields the rows of a bucket as they are staged."""
-    sort = SortBucket(workspace, options.row_format)
+def _packets(chunks: list[Chunk], workspace: Workspace, options: DatasetOptions) -> list[Packet]:
+    """Returns the packets of a bucket."""
+    sort = SortBucket(workspace, options)
     sort.setup()
     split: OpenRows | None = None
+    packets, long = [], PacketWriter(workspace, options)
     for out in sort.process((0, chunks)):
-        if isinstance(out, CutRows):
-            yield probe_rows.describe(out, options)
+        if isinstance(out, Packet):
+            packets.append(out)
         elif out.tag == SortBucket.SEGMENTS:
             src_addr, segment = out.value  # type: ignore[misc]
             if split is None:
-                split = OpenRows(src_addr, [], 0, options.row_format, ClaimReader())
-            yield from (probe_rows.describe(rows, options) for rows in split.append(segment))
+                reader = ClaimReader(workspace.folder)
+                split = OpenRows(src_addr, [], 0, options.row_format, reader)
+            for row in split.append(segment):
+                long.add_row(src_addr, *row)
             split = None if segment.is_last else split
-
-
-def _staged(
-    records: Iterable[Records], workspace: Workspace, inline_bytes: int
-) -> list[StagedRecords]:
-    """Stages records as one bundle does."""
-    stage = StageRecords(workspace.below("records"), inline_bytes, probe_rows.ATTRIBUTES)
-    stage.start_bundle()
-    found = [out for some in records for out in stage.process(some, 0, GlobalWindow())]
-    return found + [last.value for last in stage.finish_bundle()]
-
-
-def _shard_writer(
-    folder: Path, options: DatasetOptions, encode: Callable[[list[bytes], pa.Table], list[bytes]]
-) -> WriteShard:
-    """Returns the DoFn that writes shards into a folder, ready to process one."""
-    open_writer = partial(ArrayRecordWriter, options=options.array_record_options)
-    prefix, template, temp = f"{folder}/shard", "-SSSSS-of-NNNNN", str(folder / "t")
-    target = ShardTarget(
-        prefix, "", template, open_writer, temp, probe_rows.ATTRIBUTES, encode=encode
-    )
-    writer = WriteShard([target])
-    writer.setup()
-    return writer
+    return packets + long.close()
 
 
 def _bucket(steps: _Steps, num_measurements: int, num_probes: int, folder: Path) -> dict[str, int]:
-    """Sorts, cuts, stages and writes a bucket; returns its bytes and counts."""
+    """Sorts, cuts and writes a bucket; returns its bytes and counts."""
     options = parse(["--input=x", "--output=x"])[0].dataset_options()
     workspace = Workspace(str(folder), INLINE_BYTES)
     chunks = list(_chunks(num_measurements, num_probes))
     with steps.measured("sort"):
-        records = list(_records(chunks, workspace, options))
-    with steps.measured("stage"):
-        rows = _staged(records, workspace, INLINE_BYTES)
-    encode = partial(probe_rows.encode, row_format=options.row_format)
-    writer = _shard_writer(folder, options, encode)
+        packets = _packets(chunks, workspace, options)
+    open_writer = partial(ArrayRecordWriter, options=options.array_record_options)
+    target = ShardTarget(f"{folder}/shard", "", "-SSSSS-of-NNNNN", open_writer, str(folder / "t"))
+    writer = WriteShard([target], PacketShards(options.row_format, str(folder)))
+    writer.setup()
     with steps.measured("write"):
-        (written,) = writer.process((0, rows), [1])
+        (written,) = writer.process((0, packets), [1])
         writer.teardown()
+    stored = [payload for packet in packets for payload in (packet.rows, packet.run)]
     return {
         "grouped_by_probe_bytes": sum(8 + len(chunk.encode()) for chunk in chunks),
-        "grouped_by_shard_bytes": sum(len(part.encode()) for part in rows),
-        "rows": sum(len(part.keys) for part in records),
-        "rows_stored": sum(map(_num_stored, rows)),
+        "grouped_by_shard_bytes": sum(len(packet.encode()) for packet in packets),
+        "packets": len(packets),
+        "rows": sum(packet.num_rows for packet in packets),
+        "payloads_stored": sum(not isinstance(payload, bytes) for payload in stored),
         "shard_bytes": written.info.num_bytes,
     }
-
-
-def _num_stored(rows: StagedRecords) -> int:
-    return rows.batch(probe_rows.ATTRIBUTES)["inline"].null_count
 
 
 def _unit(steps: _Steps, data: Path, folder: Path, rows_in_all: int) -> None:
@@ -191,7 +165,7 @@ def measure(num_probes: int, num_measurements: int) -> dict[str, float]:
       num_measurements: of the whole run.
 
     Returns:
-      For "unit", "sort", "stage" and "write" CPU seconds, wall seconds and peak process memory; the
+      For "unit", "sort" and "write" CPU seconds, wall seconds and peak process memory; the
       rows of the unit, and the bucket's measurements, bytes and rows.
     """
     with tempfile.TemporaryDirectory(prefix="many-probes-") as name:

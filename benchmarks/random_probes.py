@@ -40,7 +40,7 @@ def write_measurements(folder: Path, num_measurements: int, num_probes: int, see
 
 
 def _measurements(rng: np.random.Generator, start: int, rows: int, num_probes: int) -> pa.Table:
-    """Returns measurements from number `start`, with a dictionary of their addresses."""
+    """Returns measurements from number `start`."""
     probes, codes = np.unique(rng.integers(0, num_probes, rows), return_inverse=True)
     times = pa.array(START_US + (start + np.arange(rows)) * INTERVAL_US)
     columns = [

@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from beam_pipeline.jobs.machine import machine_memory_bytes
 from benchmarks import engines, runner
 from benchmarks.engine_servers import GCS_EMULATOR, running_gcs_emulator, upload
 from benchmarks.random_probes import write_measurements
@@ -29,9 +28,8 @@ CHUNK_RECORDS = 200
 NUM_PROBES = 10_000  # about as many as RIPE Atlas has
 PROBE_MEASUREMENTS = 2_500_000  # of each of few probes
 MANY_SHARDS = 100
-_HELD_BYTES, _HELD_BYTES_A_PROBE = 110, 1_700  # by the in-memory runner, as this bench found
 LARGE_RUN = 35_000_000_000  # measurements of the estimated run
-MANY_PROBES = (NUM_PROBES, 1_000_000, 10_000_000)  # of such a run
+MANY_PROBES = (NUM_PROBES, 1_000_000, 10_000_000, 3_500_000_000)  # of such a run
 _BUCKET_TURNS = 3
 _ENGINES = {"memory": "memory", "prism": "prism", "flink": "flink-2", "gcs": "memory-gcs"}
 
@@ -110,11 +108,6 @@ def _round(bench: Bench, number: int) -> Iterator[Run]:
 
 def _obstacle(shape: Shape) -> str | None:
     """Returns the reason why the job cannot run on a shape here, or None."""
-    if shape.is_even and shape.place == "memory":
-        needed = shape.num_measurements * _HELD_BYTES + shape.num_probes * _HELD_BYTES_A_PROBE
-        if needed > (here := machine_memory_bytes()):
-            what = f"of {shape.num_probes:,} probes the in-memory runner holds all rows, about"
-            return f"{what} {needed / 1e9:.0f} GB; this machine has {here / 1e9:.0f}"
     return engines.obstacle(_ENGINES[shape.place])
 
 

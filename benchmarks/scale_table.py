@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, astuple
 
-from beam_pipeline.dataset.layout import count_shards
+from beam_pipeline.dataset.layout import ROW_BYTES, count_shards
 from beam_pipeline.probe_rows.options import parse
 from benchmarks import markdown as md
 from benchmarks.estimate import (
@@ -66,7 +66,7 @@ def measured(lines: list[Median]) -> str:
 def many_probes(lines: list[Median]) -> str:
     """Returns the table of one work unit and one bucket, by the run's number of probes."""
     columns = (
-        *("probes of the run", "rows of a bucket", "pre-group", "sort and cut", "stage", "write"),
+        *("probes of the run", "rows of a bucket", "pre-group", "sort and cut", "write"),
         *("all", "ratio", "grouped by probe", "grouped by shard", "ratio", "peak MiB"),
     )
     rows, first = [], None
@@ -75,13 +75,13 @@ def many_probes(lines: list[Median]) -> str:
             continue
         figures, found = line.figures, bucket_figures(line)
         first = first or found
-        ns = {name: figures[f"{name}_cpu_s"] * 1e9 for name in ("unit", "sort", "stage", "write")}
+        ns = {name: figures[f"{name}_cpu_s"] * 1e9 for name in ("unit", "sort", "write")}
         n = figures["measurements"]
         by_key = [figures[f"grouped_by_{key}_bytes"] / n for key in ("probe", "shard")]
         cells = [
             *(md.size(line.case["num_probes"]), f"{figures['rows']:,}"),
             *(f"{ns['unit'] / figures['unit_rows']:,.0f}",),
-            *(f"{ns[name] / n:,.0f}" for name in ("sort", "stage", "write")),
+            *(f"{ns[name] / n:,.0f}" for name in ("sort", "write")),
             *(f"{found['cpu_s'] * 1e9:,.0f}", f"{found['cpu_s'] / first['cpu_s']:.1f}"),
             *(f"{of_key:.1f}" for of_key in by_key),
             f"{found['shuffle_bytes'] / first['shuffle_bytes']:.1f}",
@@ -111,7 +111,9 @@ def num_shards(num_measurements: int, num_probes: int) -> int:
     options = parse(["--input=x", "--output=x"])[0].dataset_options()
     return sum(
         count_shards(
-            round(num_probes * share), round(num_measurements * _RUN_BYTES * share), options
+            round(num_probes * share),
+            round((num_measurements * _RUN_BYTES + num_probes * ROW_BYTES) * share),
+            options,
         )
         for share in (options.train_ratio, 1 - options.train_ratio)
     )

@@ -10,7 +10,7 @@ The rows of a packet ascend by place, and so do the ranges of places of a bucket
 thus needs few packets, those that meet its range, and takes its own rows from each (`ShardRows`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,8 +78,9 @@ class PacketWriter:
         for split in np.unique(split_numbers[is_first]).tolist():
             of_split = np.flatnonzero(is_first & (split_numbers == split))
             for some in _cut_up(of_split, rows["count"][of_split] * run.itemsize):
-                taken = _take(run, ends[some] - rows["count"][some], rows["count"][some])
-                self._put(split, rows[some], hashes[some], taken)
+                counts = rows["count"][some]
+                own = _gather({0: run}, np.zeros(len(some), int), ends[some] - counts, counts)
+                self._put(split, rows[some], hashes[some], own)
         for row in np.flatnonzero(~is_first).tolist():
             place = places(hashes[row : row + 1], rows["row_index"][row : row + 1])
             its_run = run[ends[row] - rows["count"][row] : ends[row]]
@@ -151,34 +152,31 @@ def _halves(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(rows["src_hi"]), np.ascontiguousarray(rows["src_lo"])
 
 
-def _take(run: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns the records of some rows of a run, one row after another."""
-    bounds = np.append(0, np.cumsum(counts, dtype=np.int64))
-    if bounds[-1] == starts[-1] + counts[-1] - starts[0]:  # they are adjacent
-        return run[starts[0] : starts[0] + bounds[-1]]
-    taken = np.empty(bounds[-1], run.dtype)
-    _copy(run, starts, counts, taken, bounds[:-1])
-    return taken
-
-
-def _copy(
-    run: np.ndarray, starts: np.ndarray, counts: np.ndarray, out: np.ndarray, at: np.ndarray
-) -> None:
-    """Copies run[starts[i]:starts[i] + counts[i]] to out[at[i]:]."""
-    # As words that are read alone, so that the kernel needs no version for each kind.
-    words, out_words = (
-        each.view(np.uint32).reshape(len(each), each.itemsize // 4) for each in (run, out)
-    )
-    words.flags.writeable = False
-    _copy_words(words, starts, counts, out_words, at)
+def _gather(
+    runs: Mapping[int, np.ndarray], of_run: np.ndarray, starts: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Returns the records of rows of several runs of one kind, one row after another."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    at, numbers = ends - counts, np.unique(of_run).tolist()
+    if len(numbers) == 1 and (starts - starts[0] == at).all():
+        return runs[numbers[0]][starts[0] : starts[0] + ends[-1]]
+    dtype = runs[numbers[0]].dtype
+    gathered = np.empty(ends[-1], dtype)
+    for number in numbers:
+        own = np.flatnonzero(of_run == number)
+        # As words, so that the kernel needs no version for each kind.
+        words = runs[number].view(np.uint32), gathered.view(np.uint32)
+        _copy_words(*words, starts[own], counts[own], at[own], dtype.itemsize // 4)
+    return gathered
 
 
 @kernel
-def _copy_words(words, starts, counts, out, starts_out):
+def _copy_words(words, out, starts, counts, starts_out, num_words):
+    """Copies records of `num_words` words: those of each row, from their start to another."""
     for row in range(len(starts)):
-        for i in range(counts[row]):
-            for word in range(words.shape[1]):
-                out[starts_out[row] + i, word] = words[starts[row] + i, word]
+        source, target = words[starts[row] * num_words :], out[starts_out[row] * num_words :]
+        for i in range(counts[row] * num_words):
+            target[i] = source[i]
 
 
 # --- the shards -----------------------------------------------------------------------------------
@@ -264,7 +262,8 @@ class ShardRows:
             for packet in needed:
                 if packet not in runs:
                     dtype = WIDE if self._packets[packet].is_wide else NARROW
-                    runs[packet] = np.frombuffer(self._open[packet](), dtype)
+                    # The kernels are compiled for writable arrays.
+                    runs[packet] = np.frombuffer(bytearray(self._open[packet]()), dtype)
             yield self._encode(start, end, runs)
             for packet in needed:
                 if last_use[packet] < end:
@@ -309,10 +308,7 @@ class ShardRows:
             self._starts[numbers],
         )
         bounds = np.append(0, np.cumsum(rows["count"], dtype=np.int64))
-        run = np.empty(bounds[-1], runs[of_packet[0]].dtype)
-        for packet in np.unique(of_packet).tolist():
-            of_it = np.flatnonzero(of_packet == packet)
-            _copy(runs[packet], starts[of_it], rows["count"][of_it], run, bounds[of_it])
+        run = _gather(runs, of_packet, starts, rows["count"])
         src_addrs = format_any(*_halves(rows))
         ids, row_indexes = self._ids[numbers], rows["row_index"].astype(np.int64)
         records = encode_rows(run, bounds, RowKeys(ids, src_addrs, row_indexes), self._row_format)
