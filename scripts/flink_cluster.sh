@@ -33,7 +33,7 @@ taskmanager.memory.jvm-overhead.min: 192m
 taskmanager.memory.jvm-overhead.max: 192m
 restart-strategy.type: fixed-delay
 restart-strategy.fixed-delay.attempts: 6
-restart-strategy.fixed-delay.delay: 1 s
+restart-strategy.fixed-delay.delay: 5 s
 END
 start() { # NAME CLASS: as often as it ends
   while :; do

@@ -31,7 +31,9 @@ from beam_pipeline.jobs.machine import can_fork
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 PRISM_RUNNER = "PrismRunner"
 _ANSWER_S = 10  # for a connection to a job server
-_KEEP_WORKERS_MS = 60_000  # else Flink starts a Python for each stage
+# Else Flink starts a Python for each stage. A dead worker is kept as long: an engine has to wait
+# longer before it runs a failed task again.
+_KEEP_WORKERS_MS = 2_000
 # Runners with flags that Beam's Python side does not know; they check them.
 RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
 

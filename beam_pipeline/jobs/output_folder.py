@@ -59,7 +59,7 @@ class JobRun:
 
     folder: str  # for temporary files of this run, on the filesystem of the output
     marker: Marker | None = None  # on `gs://`; workers check it before files get final names
-    held: str | None = None  # elsewhere, a file that is there as long as the launcher waits
+    held: str | None = None  # elsewhere, a file that workers check; see `end_with_launcher`
     output: str = ""  # without a trailing slash
     success: str = ""  # the name of the file that marks a finished output
     lease: Lease | None = None  # on `gs://`; the launcher's side of the marker
@@ -84,6 +84,12 @@ class JobRun:
     def is_finished(self) -> bool:
         """Returns whether the output has its success file."""
         return exists(self.path(self.success))
+
+    def end_with_launcher(self) -> None:
+        """Makes workers that outlive this process fail to commit, on a cluster for example."""
+        if self.marker is None:
+            self.held = self.below(_HELD_NAME)
+            write_file(self.held, b"")
 
     def check(self) -> None:
         """Raises LostOutputError if another run has taken the output, or the launcher has ended."""
@@ -162,9 +168,6 @@ def taken(
             run.lease = stack.enter_context(contextlib.closing(Lease(given, run.marker, job)))
         try:
             _clear(output, run, overwrite, append, files)
-            if run.marker is None:
-                run.held = run.below(_HELD_NAME)
-                write_file(run.held, b"")
             yield run
         finally:
             if not run.is_handed_over:

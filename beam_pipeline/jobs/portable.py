@@ -136,11 +136,15 @@ def _cancel(result: Any, options: PipelineOptions) -> None:
             return
         except (OSError, ValueError) as error:
             failure = f" ({one_line(error)})"
-    did = "could not cancel" if failure else "asked the job server to cancel"
-    _say(
-        f"{did} job {name}{failure}; on a Flink cluster --flink_master=HOST:PORT makes sure of it, "
-        "and curl -X PATCH 'HOST:PORT/jobs/ID?mode=cancel' cancels a job"
+    line = (
+        f"{'could not cancel' if failure else 'asked the job server to cancel'} job {name}{failure}"
     )
+    if options.view_as(PortableOptions).environment_type != "LOOPBACK":  # it has no workers now
+        line += (
+            "; on a Flink cluster --flink_master=HOST:PORT makes sure of it, and "
+            "curl -X PATCH 'HOST:PORT/jobs/ID?mode=cancel' cancels a job"
+        )
+    _say(line)
 
 
 def _say(line: str) -> None:
