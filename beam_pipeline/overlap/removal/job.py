@@ -129,7 +129,12 @@ def remove(
         folder="documents",
         manifest=layout.REMOVAL_MANIFEST,
         success=layout.SUCCESS_NAME,
-        write=functools.partial(rewriting.clean_file, fields=_fields(summary), cut=cut),
+        write=functools.partial(
+            rewriting.clean_file,
+            fields=_fields(summary),
+            cut=cut,
+            min_coverage=options.removal.min_coverage,
+        ),
         facts=_facts(options, summary, values_of(options.removal)),
     )
     return _run(job, options, summary, beam_options)

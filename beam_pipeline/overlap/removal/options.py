@@ -73,6 +73,15 @@ class RemovalConfig:
     )
     mask_token: str = flag("Replacement for masked text.", "⟦removed⟧", group="removal", affects="")
 
+    min_coverage: float = flag(
+        "Contaminated documents stay as they are if less than this share of their characters is in "
+        "shared text.",
+        0.0,
+        limits=(0, 1),
+        group="removal",
+        affects="",
+    )
+
     def __post_init__(self) -> None:
         check_flags(self)
 
