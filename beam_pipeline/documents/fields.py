@@ -2,13 +2,15 @@
 
 A nested field has a name such as `doc.question`. If the record has a field of exactly that name,
 that field is read. Otherwise the parts between dots lead from object to object; a number is a
-position in a list, and any other part applies to each element of a list.
+position in a list, and any other part applies to each element of a list. `messages[].content` is
+the same as `messages.content`; `messages[role=user|system].content` takes only elements whose
+`role` is one of these.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,49 +21,97 @@ _DIGEST_BYTES = 8
 _packed = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
+_PART = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
+Path = tuple[str | int, ...]  # of a value in a record: keys of objects and positions in lists
+
+
 class Fields(NamedTuple):
     """The fields of a record that are read."""
 
-    text: str = "text"
+    text: str = "text"  # with `nested`, several may be separated by commas
     id: str = "id"
     # A record without an id gets the hash of all its fields (`record_hash`), so all are read.
     hash_ids: bool = False
     nested: bool = False  # the text is that of `text_at`
 
 
-def values_at(record: dict[str, Any], name: str) -> Iterator[Any]:
-    """Yields the values of a field in order, without nulls, and lists element by element."""
-    return _values(record, [name] if name in record else name.split("."))
+def is_nested(name: str) -> bool:
+    """Returns whether a field is more than one top-level field."""
+    return any(sign in name for sign in ".,[")
 
 
-def _values(value: Any, parts: Sequence[str]) -> Iterator[Any]:
+def top_level(name: str, present: Iterable[str]) -> list[str]:
+    """Returns the top-level fields, of those present, that hold a field or several."""
+    present = set(present)
+    names = [each for one in name.split(",") for each in (one, *_PART.findall(one)[:1])]
+    return [each for each in dict.fromkeys([name, *names]) if each in present]
+
+
+def places_at(record: dict[str, Any], name: str) -> Iterator[tuple[Path, Any]]:
+    """Yields the values of a field in order, without nulls, with their paths in the record."""
+    return _places(record, [name] if name in record else _PART.findall(name) or [""], ())
+
+
+def _places(value: Any, parts: Sequence[str], path: Path) -> Iterator[tuple[Path, Any]]:
+    part = parts[0] if parts else ""
     if isinstance(value, list):
-        if not parts or not parts[0].isdecimal():
-            for element in value:
-                yield from _values(element, parts)
-        elif int(parts[0]) < len(value):
-            yield from _values(value[int(parts[0])], parts[1:])
+        if part.isdecimal():
+            if int(part) < len(value):
+                yield from _places(value[int(part)], parts[1:], (*path, int(part)))
+            return
+        rest = parts[1:] if part[:1] == "[" else parts
+        for number, element in enumerate(value):
+            if part[:1] != "[" or _has(element, part[1:-1]):
+                yield from _places(element, rest, (*path, number))
     elif not parts:
         if value is not None:
-            yield value
-    elif isinstance(value, dict) and parts[0] in value:
-        yield from _values(value[parts[0]], parts[1:])
+            yield path, value
+    elif isinstance(value, dict) and part in value:
+        yield from _places(value[part], parts[1:], (*path, part))
+
+
+def _has(element: Any, condition: str) -> bool:
+    """Returns whether an element has one of the values of `key=value|value`; "" is no condition."""
+    key, _, allowed = condition.partition("=")
+    return not condition or (isinstance(element, dict) and element.get(key) in allowed.split("|"))
+
+
+def texts_at(record: dict[str, Any], name: str) -> Iterator[tuple[Path, str]]:
+    """Yields the texts of a field, or of several, with their paths in the record.
+
+    Numbers are text, truth values `true` or `false`, and bytes UTF-8. Raises TypeError for any
+    other value.
+    """
+    for each in [name] if name in record else name.split(","):
+        for path, value in places_at(record, each):
+            if isinstance(value, bytes):
+                value = value.decode("utf-8", "surrogatepass")
+            if not isinstance(value, (str, int, float)):
+                raise TypeError(f"a {type(value).__name__} is not text")
+            yield path, str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def text_at(record: dict[str, Any], name: str) -> str | None:
-    """Returns a field's texts, one per line, numbers as text; TypeError for any other value."""
-    texts = []
-    for value in values_at(record, name):
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise TypeError(f"a {type(value).__name__} is not text")
-        texts.append(str(value))
+    """Returns the texts of `texts_at`, one per line, or None without one."""
+    texts = [text for _, text in texts_at(record, name)]
     return "\n".join(texts) if texts else None
+
+
+def text_of(record: dict[str, Any], fields: Fields) -> Any:
+    """Returns the value of a record's text field, which is text with nested fields."""
+    return text_at(record, fields.text) if fields.nested else record.get(fields.text)
+
+
+def id_at(record: dict[str, Any], name: str) -> Any:
+    """Returns the value of a record's id field, which may be nested; None without one."""
+    if name in record or "." not in name:
+        return record.get(name)
+    return next((value for _, value in places_at(record, name)), None)
 
 
 def document_id(record: dict[str, Any], id_field: str = "id") -> str:
     """Returns the id of a record as text: `str` of its id field, or else `record_hash`."""
-    named = id_field in record  # otherwise nested
-    value = record[id_field] if named else next(values_at(record, id_field), None)
+    value = id_at(record, id_field)
     return record_hash(record) if value is None else str(value)
 
 

@@ -7,18 +7,23 @@ Python's own `json` whatever orjson rejects or rounds: lone surrogates, NaN, int
 """
 
 import json
-from typing import Any
+import re
+from collections.abc import Iterator
+from json.decoder import scanstring
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import orjson
 
 from beam_pipeline.dataset.dead_letters import DeadLetter, excerpt
 from beam_pipeline.documents.batch import DocumentBatch, text_buffers
-from beam_pipeline.documents.fields import Fields, document_id, text_at
+from beam_pipeline.documents.fields import Fields, document_id, id_at, text_of
 from beam_pipeline.documents.json_records import Records
 from beam_pipeline.documents.json_text import MARK, cut_texts
 
 MAX_RECORD_BYTES = 128 << 20
+_SPACE = re.compile(r"[ \t\n\r]*")
+_scan = json.JSONDecoder().scan_once
 
 
 class BadRecordError(Exception):
@@ -39,12 +44,44 @@ def parse_object(record: bytes) -> dict[str, Any]:
     return document
 
 
-def value_of(document: dict[str, Any], records: Records, number: int, name: str) -> Any:
-    """Returns the value of a field of record `number` as Python reads it; None without one."""
-    value = document.get(name)
+def id_of(document: dict[str, Any], records: Records, number: int, name: str) -> Any:
+    """Returns the id of record `number` as Python reads it; None without one."""
+    value = id_at(document, name)
     if isinstance(value, (float, list, dict)):  # orjson makes floats of integers over 64 bits
-        return parse(records.at(number))[name]
+        return id_at(parse(records.at(number)), name)
     return value
+
+
+class Place(NamedTuple):
+    """A value within the text of a record: text[start:end]."""
+
+    start: int
+    end: int
+    value: Any
+
+
+def members_of(text: str, start: int = 0) -> Iterator[tuple[str | int, Place]]:
+    """Yields the members of the object, or the elements of the list, that begins at `start`.
+
+    The text must be JSON that `parse` reads. As there, the last of several equal keys counts.
+    """
+    at = _after_space(text, start)
+    is_object, number = text[at] == "{", 0
+    at = _after_space(text, at + 1)
+    while text[at] not in "}]":
+        key: str | int = number
+        if is_object:
+            key, at = scanstring(text, at + 1)
+            at = _after_space(text, _after_space(text, at) + 1)  # the colon
+        value, end = _scan(text, at)
+        yield key, Place(at, end, value)
+        at, number = _after_space(text, end), number + 1
+        if text[at] == ",":
+            at = _after_space(text, at + 1)
+
+
+def _after_space(text: str, at: int) -> int:
+    return cast(re.Match[str], _SPACE.match(text, at)).end()
 
 
 def parse(record: bytes) -> Any:
@@ -130,15 +167,16 @@ def _read_one_by_one(path: str, records: Records, first_row: int, fields: Fields
     for number, record in enumerate(records.each()):
         try:
             document = parse_object(record)
-            text = _text_at(document, fields.text) if fields.nested else document.get(fields.text)
+            text = text_of(document, fields)
             if text is None:
                 continue
             if not isinstance(text, str):
                 raise BadRecordError("text_not_a_string")
             identifier = _read_id(document, records, number, fields)
-        except BadRecordError as bad:
+        except (BadRecordError, TypeError) as bad:
+            reason = str(bad) if isinstance(bad, BadRecordError) else "text_not_a_string"
             value = "" if len(record) > MAX_RECORD_BYTES else excerpt(record)
-            letters.append(DeadLetter(path, first_row + number, str(bad), value))
+            letters.append(DeadLetter(path, first_row + number, reason, value))
             continue
         rows.append(first_row + number)
         texts.append(text)
@@ -150,15 +188,8 @@ def _read_one_by_one(path: str, records: Records, first_row: int, fields: Fields
     )
 
 
-def _text_at(document: dict[str, Any], name: str) -> str | None:
-    try:
-        return text_at(document, name)
-    except TypeError:
-        raise BadRecordError("text_not_a_string") from None
-
-
 def _read_id(document: dict[str, Any], records: Records, number: int, fields: Fields) -> str | None:
-    value = value_of(document, records, number, fields.id)
+    value = id_of(document, records, number, fields.id)
     if value is None:
         return document_id(parse(records.at(number)), fields.id) if fields.hash_ids else None
     return str(value)

@@ -4,7 +4,7 @@ Only the columns of the text and the id are read, in pages, so that memory is bo
 group of any size. Arrow does not check that strings in a file are UTF-8, so this module does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ from beam_pipeline.documents.batch import (
     decode,
     text_buffers,
 )
-from beam_pipeline.documents.fields import Fields, document_id, text_at
+from beam_pipeline.documents.fields import Fields, document_id, id_at, text_at, top_level
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.parquet import column_chunks
 
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
+_BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
@@ -46,16 +47,75 @@ def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
         )
 
 
+def is_binary(dtype: pa.DataType) -> bool:
+    """Returns whether a type holds bytes that need not be UTF-8."""
+    return dtype in _BINARY_TYPES
+
+
 def columns_of(fields: Fields) -> Callable[[str, pa.Schema], list[str] | None]:
     """Returns a function that chooses a file's columns; ProbelineError without a text column."""
 
     def choose(path: str, schema: pa.Schema) -> list[str] | None:
         if not fields.nested:
             check_text_column(path, schema, fields.text)
-        names = (fields.text, fields.id)
-        return None if fields.hash_ids else [name for name in {*names} if name in schema.names]
+        return None if fields.hash_ids else columns_in(schema, fields)
 
     return choose
+
+
+def columns_in(schema: pa.Schema, fields: Fields) -> list[str]:
+    """Returns the columns that hold the text and the id, as far as a file has them."""
+    of_text = top_level(fields.text, schema.names) if fields.nested else [fields.text]
+    names = [*of_text, *top_level(fields.id, schema.names)]
+    return [name for name in dict.fromkeys(names) if name in schema.names]
+
+
+def take(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
+    """Returns the values of a column of any type at some rows, which may repeat."""
+    try:
+        return column.take(pa.array(rows))
+    except pa.ArrowNotImplementedError:  # a view, or one within another type
+        whole = column.combine_chunks()
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1) if len(rows) else []
+        slices = [whole.slice(run[0], len(run)) for run in runs]
+        return pa.chunked_array([pa.concat_arrays(slices)] if slices else [], column.type)
+
+
+def rows_at(table: pa.Table, rows: np.ndarray, fields: Fields) -> pa.RecordBatch:
+    """Returns the columns of the text and the id, at some rows."""
+    names = columns_in(table.schema, fields)
+    columns = [take(table.column(name), rows).combine_chunks() for name in names]
+    return pa.record_batch(columns, names)
+
+
+def texts_of(batch: pa.RecordBatch, fields: Fields) -> Iterator[str]:
+    """Yields the texts of rows that have one."""
+    found = read_batch("", batch, 0, fields)
+    return (decode(found.text_bytes(index)) for index in range(len(found.rows)))
+
+
+def id_path(schema: pa.Schema, fields: Fields) -> list[str] | None:
+    """Returns the path of an id of text or 64-bit integers in structs; None for any other."""
+    path = [fields.id] if fields.id in schema.names else fields.id.split(".")
+    dtype: pa.DataType = pa.struct(list(schema))
+    for name in path:
+        if not pa.types.is_struct(dtype) or dtype.get_field_index(name) < 0:
+            return None
+        dtype = dtype.field(name).type
+    plain = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    return path if plain in _TEXT_TYPES or dtype in (pa.int64(), pa.uint64()) else None
+
+
+def id_values(batch: pa.RecordBatch, fields: Fields) -> list[Any]:
+    """Returns the id of each row, None without one."""
+    names = top_level(fields.id, batch.schema.names)
+    if not names:
+        return [None] * len(batch)
+    name = names[0]
+    values = python_values(batch.column(name))
+    if name == fields.id:
+        return values
+    return [id_at({name: value}, fields.id) for value in values]
 
 
 def batch_rows(
@@ -141,13 +201,10 @@ def _not_utf8(texts: pa.LargeBinaryArray) -> list[int]:
 
 
 def _read_ids(batch: pa.RecordBatch, rows: np.ndarray, fields: Fields) -> list[str | None]:
-    names = batch.schema.names
     if fields.hash_ids:
         records = _records(batch)
         return [document_id(records[row], fields.id) for row in rows.tolist()]
-    if fields.id not in names:
-        return [None] * len(rows)
-    values = python_values(batch.column(fields.id))
+    values = id_values(batch, fields)
     return [None if values[row] is None else str(values[row]) for row in rows.tolist()]
 
 

@@ -1,14 +1,18 @@
 """A small corpus with contaminated documents in each format, and the search for them."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.overlap.__main__ import main as find
+from beam_pipeline.overlap.removal.cutting import piece_id
 from beam_pipeline.overlap.removal.rewriting import compressed
+from beam_pipeline.overlap.removal.training_files import Documents
 from beam_pipeline.storage.lines import decompressed
 from tests.support.overlap_jobs import SHARED, write_lines
 
@@ -24,6 +28,23 @@ LINES = [
 ]
 
 ELEMENTS = [b'{"text": "x"}', b"\n 7", b' {"text":"\\u00e9 %b"} ' % SHARED.encode(), b"{}"]
+
+
+class Planned:
+    """Stands in for `Changes`: the texts that replace "old" in some rows; None keeps a row."""
+
+    new_id = staticmethod(piece_id)
+
+    def __init__(self, texts: Mapping[int, list[str] | None], is_split: bool = False):
+        self._texts, self.is_split = texts, is_split
+
+    def within(self, first_row: int, stop_row: int) -> Documents:
+        rows = [row for row in sorted(self._texts) if first_row <= row < stop_row]
+        return Documents(np.array(rows, np.int64), np.zeros(0), pa.array([]), pa.array([]))
+
+    def texts(self, documents: Documents, index: int, text: str) -> list[str] | None:
+        assert text == "old"
+        return self._texts[int(documents.rows[index])]
 
 
 def write_corpus(folder: Path) -> None:

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.fields import Fields, text_of
 from beam_pipeline.documents.files import InputFile, cut_into_work_units
-from beam_pipeline.documents.json import BadRecordError, parse_object, value_of
+from beam_pipeline.documents.json import BadRecordError, id_of, parse_object
 from beam_pipeline.documents.json_records import Records, begins_array
-from beam_pipeline.documents.parquet import python_values
+from beam_pipeline.documents.parquet import columns_in, id_values, rows_at, texts_of
 from beam_pipeline.documents.reading import read_unit
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.removal.options import DOLMA, PARQUET
@@ -74,10 +73,10 @@ class Described(NamedTuple):
 def describe(file: TrainingFile, documents: DocumentReader, fields: Fields) -> Iterator[Described]:
     """Yields all documents of a file, including dead letters and those without a text."""
     row = 0
-    wanted = {fields.id, fields.text} if file.num_documents else {fields.id}
+    wanted = fields if file.num_documents else fields._replace(text=fields.id, nested=True)
 
     def columns(_: str, schema: pa.Schema) -> list[str]:
-        return [name for name in sorted(wanted) if name in schema.names]
+        return columns_in(schema, wanted)
 
     whole = InputFile(file.file, file.format, is_compressed=True)
     for unit in cut_into_work_units(whole, None, max(1, file.file.num_bytes)):
@@ -96,8 +95,8 @@ def describe(file: TrainingFile, documents: DocumentReader, fields: Fields) -> I
 def _of_records(records: Records, places: np.ndarray, fields: Fields) -> tuple[list, np.ndarray]:
     """Returns the id of each record, and the text lengths at some places."""
     parsed = list(map(_parse, records.each()))
-    ids = [value_of(values, records, number, fields.id) for number, values in enumerate(parsed)]
-    return ids, np.array([len(parsed[at][fields.text]) for at in places.tolist()], np.int64)
+    ids = [id_of(values, records, number, fields.id) for number, values in enumerate(parsed)]
+    return ids, np.array([len(text_of(parsed[at], fields)) for at in places.tolist()], np.int64)
 
 
 def _parse(record: bytes) -> dict[str, Any]:
@@ -108,12 +107,11 @@ def _parse(record: bytes) -> dict[str, Any]:
 
 
 def _of_rows(batch: pa.RecordBatch, places: np.ndarray, fields: Fields) -> tuple[list, np.ndarray]:
-    has_id = fields.id in batch.schema.names
-    ids = python_values(batch.column(fields.id)) if has_id else [None] * len(batch)
+    ids = id_values(batch, fields)
     if not len(places):
         return ids, np.empty(0, np.int64)
-    texts = batch.column(fields.text).take(pa.array(places))
-    return ids, pc.utf8_length(texts.cast(pa.large_string())).to_numpy().astype(np.int64)
+    taken = rows_at(pa.Table.from_batches([batch]), places, fields)
+    return ids, np.array([len(text) for text in texts_of(taken, fields)], np.int64)
 
 
 # --- forms ----------------------------------------------------------------------------------------

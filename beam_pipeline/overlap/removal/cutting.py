@@ -7,7 +7,7 @@ tokens differ: the lower case of a capital sigma, for example, depends on its ne
 
 import hashlib
 from collections import Counter
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from beam_pipeline.overlap.removal.training_files import Counts, DocumentReader,
 
 _TOKENS_AT_A_TIME = 1 << 20
 _OF_DOCUMENTS = (
-    *("contaminated", "changed", "records_removed", "pieces"),
+    *("contaminated", "changed", "records_removed", "below_min_coverage", "pieces"),
     *("contaminated_chars", "contaminated_chars_kept", "chars_removed", "mask_chars"),
 )
 Spans = list[tuple[int, int]]  # [start, end) in code points, ascending
@@ -103,20 +103,28 @@ def mask_text(text: str, spans: Spans, cut: Cut) -> list[str]:
 # --- records --------------------------------------------------------------------------------------
 
 
-def piece_id(identifier: str, number: int, text: str) -> str:
-    """Returns the id of a piece: its document's id, its number, and 16 hex digits of its text.
+def piece_id(identifier: Any, number: int, text: str) -> str | int | None:
+    """Returns the id of a piece, of the type of its document's id; None if it is of another type.
 
-    Another record has the same id only by chance, 1 in 2**64.
+    Text is followed by the piece's number and 16 hex digits of its text; instead of an integer, it
+    is 63 bits of a hash of all three. Other records have the same id only by chance.
     """
-    digest = hashlib.blake2b(encode(text), digest_size=8).hexdigest()
-    return f"{identifier}-{number}-{digest}"
+    if isinstance(identifier, str):
+        return f"{identifier}-{number}-{_digest(text).hex()}"
+    if isinstance(identifier, int) and not isinstance(identifier, bool):
+        return int.from_bytes(_digest(f"{identifier}-{number}-{text}")) >> 1
+    return None
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(encode(text), digest_size=8).digest()
 
 
 class Changes:
     """Cuts or drops (without a cut) the contaminated records of a file, and counts them."""
 
-    def __init__(self, documents: DocumentReader, cut: Cut | None):
-        self._documents, self._cut = documents, cut
+    def __init__(self, documents: DocumentReader, cut: Cut | None, min_coverage: float = 0.0):
+        self._documents, self._cut, self._min_coverage = documents, cut, min_coverage
         self.is_split = cut is not None and cut.mask is None
         self.num_unnamed = 0  # pieces without an id of their own
         self._total = [0] * len(_OF_DOCUMENTS)
@@ -126,21 +134,32 @@ class Changes:
         """Returns the contaminated documents of some rows, as `DocumentReader` does."""
         return self._documents.within(first_row, stop_row)
 
-    def texts(self, documents: Documents, index: int, text: str) -> list[str]:
-        """Returns the remaining texts of a record; [] drops it."""
+    def texts(self, documents: Documents, index: int, text: str) -> list[str] | None:
+        """Returns the remaining texts of a record; [] drops it, None keeps it as it is."""
         pieces: list[str] = []
         added = 0
-        if self._cut is not None:
-            spans = documents.spans_at(index)
-            pieces = cut_text(text, spans, self._cut)
-            if self._cut.mask and pieces:
-                added = len(self._cut.mask) * len(spans)
-        kept, is_kept = sum(map(len, pieces)) - added, bool(pieces)
-        found = (1, is_kept, not is_kept, len(pieces), len(text), kept, len(text) - kept, added)
+        is_below = documents.covered_chars[index] < self._min_coverage * len(text)
+        if is_below:
+            found = 1, 0, 0, 1, 0, len(text), len(text), 0, 0
+        else:
+            if self._cut is not None:
+                spans = documents.spans_at(index)
+                pieces = cut_text(text, spans, self._cut)
+                if self._cut.mask and pieces:
+                    added = len(self._cut.mask) * len(spans)
+            kept, is_kept = sum(map(len, pieces)) - added, bool(pieces)
+            lost = len(text) - kept
+            found = 1, is_kept, not is_kept, 0, len(pieces), len(text), kept, lost, added
         _add(self._total, found)
         for name in documents.datasets_at(index):
             _add(self._by_set.setdefault(name, [0] * len(_OF_DOCUMENTS)), found)
-        return pieces
+        return None if is_below else pieces
+
+    def new_id(self, identifier: Any, number: int, text: str) -> str | int | None:
+        """Returns the id of a piece; None, which is counted, leaves the document's id."""
+        new = piece_id(identifier, number, text)
+        self.num_unnamed += new is None
+        return new
 
     def counts(self, num_rows: int, num_chars: int) -> Counts:
         """Returns the counts of a file with these numbers of records and characters of text."""
@@ -148,7 +167,7 @@ class Changes:
             Counter(dict(zip(_OF_DOCUMENTS, sums, strict=True)))
             for sums in (self._total, *self._by_set.values())
         )
-        untouched = num_rows - total["contaminated"]
+        untouched = num_rows - total["contaminated"] + total["below_min_coverage"]
         total.update(
             records_in=num_rows,
             records_kept=untouched + total["changed"],

@@ -63,7 +63,24 @@ class RemovalConfig:
         group="removal",
         affects="",
     )
+    allow_short_rows: bool = flag(
+        "Drop documents even if rows of fewer than 8 tokens alone take more than 5 % of the "
+        "training characters.",
+        False,
+        action="store_true",
+        group="removal",
+        affects="",
+    )
     mask_token: str = flag("Replacement for masked text.", "⟦removed⟧", group="removal", affects="")
+
+    min_coverage: float = flag(
+        "Contaminated documents stay as they are if less than this share of their characters is in "
+        "shared text.",
+        0.0,
+        limits=(0, 1),
+        group="removal",
+        affects="",
+    )
 
     def __post_init__(self) -> None:
         check_flags(self)

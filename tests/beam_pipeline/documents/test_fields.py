@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.documents.fields import document_id, record_hash, text_at, values_at
+from beam_pipeline.documents.fields import document_id, places_at, record_hash, text_at, texts_at
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -119,18 +119,28 @@ RECORD: dict[str, Any] = {
         ("choices.9", []),
         ("answers.text", ["one", "two"]),
         ("arguments.0.0", ["prompt"]),
+        ("answers[].text", ["one", "two"]),
+        ("answers[no=x].text", []),
+        ("answers[text=one|two].text", ["one"]),
+        ("answers[text=one]", [{"text": "one"}]),
+        ("choices[]", ["a", "b", 3]),
         ("nothing", []),
         ("", []),
     ],
 )
 def test_the_values_of_a_field(name: str, values: list[Any]) -> None:
-    assert list(values_at(RECORD, name)) == values
+    assert [value for _, value in places_at(RECORD, name)] == values
 
 
 def test_the_text_of_a_field() -> None:
     assert text_at(RECORD, "choices") == "a\nb\n3"
     assert text_at(RECORD, "score") == "0.5"
+    assert text_at(RECORD, "flag") == "true"
     assert text_at(RECORD, "doc.none") is None
-    for name in ("doc", "flag", "arguments"):
+    assert text_at(RECORD, "text,nothing,doc.question") == "t\nq"
+    assert [path for path, _ in texts_at(RECORD, "answers.text,doc.x")] == [
+        *(("answers", 0, "text"), ("answers", 1, "text", 0), ("doc.x",))
+    ]
+    for name in ("doc", "arguments"):
         with pytest.raises(TypeError):
             text_at(RECORD, name)

@@ -27,14 +27,12 @@ from beam_pipeline.overlap.ngrams.token_kernels import Tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, piece_id, reach_into
 from beam_pipeline.overlap.removal.rewriting import compressed, rewrite_json
-from beam_pipeline.overlap.removal.training_files import Documents
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.report.__main__ import main as report
 from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS, TRAIN_FILES
 from beam_pipeline.storage.lines import compression_of
 from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import merged, ngrams
-from tests.support.overlap_jobs import write_lines
 from tests.support.peak_memory import peak_memory
 from tests.support.properties import num_examples
 from tests.support.removal_corpus import (
@@ -43,6 +41,7 @@ from tests.support.removal_corpus import (
     LINES,
     MASK,
     SHARED,
+    Planned,
     find_in,
     plain,
     texts_of,
@@ -86,8 +85,8 @@ def test_clean_corpus_has_no_overlap_left(found: Path, mode: str) -> None:
         if mode == "document":
             assert texts == []
         elif mode == "split":
-            ids = [piece_id("7", number, text) for number, text in enumerate(texts)]
-            assert [record["id"] for record in records] == ids and ids[0].startswith("7-0-")
+            ids = [piece_id(7, number, text) for number, text in enumerate(texts)]
+            assert [record["id"] for record in records] == ids and len(set(ids)) == len(ids) > 1
             assert texts[0].startswith("word0 word1 ") and texts[1].endswith("word59é")
         else:
             assert texts == [f"{AROUND}. ⟦removed⟧! {AROUND}é"] and records[0]["id"] == 7
@@ -139,6 +138,18 @@ def test_manifest_counts(found: Path, capsys: pytest.CaptureFixture[str], mode: 
     assert f"{counts['chars_kept']:,} kept, {counts['chars_removed']:,} removed" in printed
 
 
+def test_documents_of_less_coverage_stay(found: Path) -> None:
+    """The array's one text is mostly shared, that of other files is not."""
+    assert clean(found, "--remove=document", "--overwrite", "--min_coverage=0.5") == 0
+    for name in ("a.jsonl", "b.jsonl.gz", "deep/c.json.zst"):
+        assert plain(found / "clean/documents" / name) == plain(found / "in" / name)
+    assert texts_of(found / "clean/documents/e.parquet") == texts_of(found / "in/e.parquet")
+    assert len(texts_of(found / "clean/documents/f.json")) == 3
+    counts = manifest_of(found)["counts"]
+    assert (counts["below_min_coverage"], counts["records_removed"]) == (4, 1)
+    assert counts["records_kept"] == counts["records_out"] == 20
+
+
 def test_parquet_keeps_its_codecs(tmp_path: Path) -> None:
     """A file has each of them for its text, and another one for a nested column."""
     write_evaluation(tmp_path)
@@ -178,23 +189,6 @@ def test_compression_is_kept_contrary_to_the_name(tmp_path: Path) -> None:
         for path in (written, tmp_path / "attributes/overlap" / name):
             with path.open("rb") as stream:
                 assert compression_of(stream) == compression
-
-
-class Planned:
-    """Stands in for `Changes`: the texts that replace those of some rows."""
-
-    is_split, num_unnamed = False, 0
-
-    def __init__(self, texts: dict[int, list[str]]):
-        self._texts = texts
-
-    def within(self, first_row: int, stop_row: int) -> Documents:
-        rows = [row for row in sorted(self._texts) if first_row <= row < stop_row]
-        return Documents(np.array(rows, np.int64), np.zeros(0), pa.array([]), pa.array([]))
-
-    def texts(self, documents: Documents, index: int, text: str) -> list[str]:
-        assert text == "old"
-        return self._texts[int(documents.rows[index])]
 
 
 @given(
@@ -238,7 +232,7 @@ def test_all_but_changed_texts_is_copied(
     cuts = [0, *range(2, len(data), block_bytes), len(data)]  # the first block has the bracket
     blocks = [data[start:end] for start, end in pairwise(cuts)]
     written: list[bytes] = []
-    planned: Any = Planned(texts)
+    planned: Any = Planned(dict(texts))
 
     def write(data: bytes | memoryview) -> None:
         written.append(bytes(data))
@@ -316,17 +310,59 @@ def test_report_of_a_removal(
     assert "was made from a different result: it had 5 contaminated" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("num_others", [3, 500])
-def test_fields_of_the_same_name_in_nested_objects(tmp_path: Path, num_others: int) -> None:
-    """So many that the record is written anew as a whole, or few."""
-    others = [{"text": f"other {number}"} for number in range(num_others)]
-    record = {"others": others, "text": f"before {SHARED} after", "id": "a"}
-    write_evaluation(tmp_path)
-    write_lines(tmp_path / "in/a.jsonl", record)
-    find_in(tmp_path, "in", "out")
-    assert clean(tmp_path, "--remove=mask") == 0
-    found = json.loads((tmp_path / "clean/documents/a.jsonl").read_text())
-    assert found == {**record, "text": "before ⟦removed⟧ after"}
+_SPACES = st.sampled_from(["", " ", "\t\r "])
+_ODD_VALUES = [
+    *("1e400", "-0.0", "NaN", "-Infinity", "12.345678901234567890123", "9" * 400, "null", "true"),
+    *('"\\u00e9\\/é"', '"\\ud800"', '"\\"text\\":"', '[1,  2, {"text":"old"}]', '{"id" :"old"}'),
+]
+_MEMBERS = st.lists(
+    st.tuples(
+        st.sampled_from(['"text"', '"id"', '"te\\u0078t"', '"\\ud800"', '"é"', '"n"']),
+        st.sampled_from(_ODD_VALUES),
+    ),
+    max_size=4,
+)
+
+
+@given(
+    _MEMBERS,
+    _MEMBERS,
+    st.permutations(["text", "id"]),
+    st.sampled_from(['"a"', '"\\ud800"', "17", "null", "1.0", '{"k":1}']),
+    st.booleans(),
+    _SPACES,
+)
+@settings(max_examples=num_examples(1000, 50))
+def test_a_changed_record_keeps_every_other_byte(
+    before: list[tuple[str, str]],
+    after: list[tuple[str, str]],
+    order: list[str],
+    identifier: str,
+    is_nested: bool,
+    space: str,
+) -> None:
+    """The last of several equal keys counts, whatever their spelling."""
+    after = [(key, value) for key, value in after if json.loads(key) not in ("text", "id")]
+
+    def record(text: str, name: str) -> str:
+        own = {"text": ('"te\\u0078t"', text), "id": ('"id"', name)}
+        if is_nested:
+            own["id"] = '"meta"', f'[7, {{"n":NaN,{space}"id" :{name}}}]'
+        members = [*before, own[order[0]], own[order[1]], *after]
+        return "{" + ",".join(f"{space}{key}{space}:{value}" for key, value in members) + " }"
+
+    def name(number: int, text: str) -> str:
+        new = piece_id(json.loads(identifier), number, text)
+        return identifier if new is None else json.dumps(new)
+
+    texts = ["new", "\u00e9\ud800"]
+    planned: Any = Planned({0: texts}, is_split=True)
+    written: list[bytes] = []
+    line = record('"\\u006fld"', identifier).encode()
+    fields = Fields(id="meta.1.id" if is_nested else "id")
+    rewrite_json([line], False, lambda data: written.append(bytes(data)), planned, fields)
+    expected = [record(json.dumps(text), name(at, text)) for at, text in enumerate(texts)]
+    assert b"".join(written).decode().split("\n") == expected
 
 
 def shared_places(text: str, rows: list[str], length: int, tokenizer: Tokenizer) -> list[list[int]]:
