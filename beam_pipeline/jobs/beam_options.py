@@ -14,6 +14,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import (
     DebugOptions,
     DirectOptions,
@@ -87,6 +88,13 @@ def suited(given: PipelineOptions) -> PipelineOptions:
     if standard.streaming:
         raise UsageError("--streaming: the input is bounded; leave it out")
     return beam_options
+
+
+def in_memory_only(collection: beam.PCollection, transform: beam.PTransform) -> Any:
+    """Applies a transform that helps the in-memory runner alone; elsewhere it is absent."""
+    options = collection.pipeline.options
+    runner = options.view_as(StandardOptions).runner if options else None
+    return collection | transform if runner == IN_MEMORY_RUNNER else collection
 
 
 def check_job_server(beam_options: PipelineOptions) -> None:

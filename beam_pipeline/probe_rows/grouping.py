@@ -27,6 +27,7 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes, surely_fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
+from beam_pipeline.jobs.beam_options import in_memory_only
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, distribution, logged
 from beam_pipeline.probe_rows.bucket import (
@@ -362,12 +363,9 @@ class GroupIntoRows(beam.PTransform):
                 SortBucket.SEGMENTS, SortBucket.DROPPED, main="rows"
             )
         )
-        # Without a step in between, Beam's in-memory runner would sort and cut in one thread.
-        split = (
-            ordered.segments
-            | "Spread segments" >> beam.Reshuffle()
-            | "Cut rows" >> beam.ParDo(self._split)
-        )
+        # Without a step in between, this runner would sort and cut in one thread.
+        spread = in_memory_only(ordered.segments, "Spread segments" >> beam.Reshuffle())
+        split = spread | "Cut rows" >> beam.ParDo(self._split)
         names = (
             read.names | "All names" >> beam.CombineGlobally(_union) if self._has_names else None
         )

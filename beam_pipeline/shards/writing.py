@@ -340,12 +340,9 @@ class WriteShards(beam.PTransform):
         assigned = elements | "Assign to shards" >> beam.ParDo(
             assign, num_shards
         ).with_output_types(tuple[int, kind])
-        # Empty shards come last: a runner may assign keys to workers in order of appearance.
-        none = assigned | "Await assigned" >> beam.Filter(lambda _: False)
         every_shard = impulse | "Every shard" >> beam.FlatMap(
-            lambda _, counts, none, nothing: [(shard, nothing) for shard in range(sum(counts))],
+            lambda _, counts, nothing: [(shard, nothing) for shard in range(sum(counts))],
             num_shards,
-            beam.pvalue.AsIter(none),
             self._input.nothing,
         ).with_output_types(tuple[int, kind])
         written = (

@@ -55,9 +55,9 @@ def test_context_equals_that_of_training(alike: Path, capsys, wide) -> None:
     from training.rows.row_source import ProbeRowDataSource
     from training.sampler import ProbeRowSampler
 
-    row = ProbeRowDataSource(str(alike / "test"))[7]
+    row = ProbeRowDataSource(str(alike / "test"))[6]
     context = ProbeRowSampler(seed=5).contexts(row)[2]
-    text = said(capsys, str(alike), "--context=5,test:7,2")
+    text = said(capsys, str(alike), "--context=5,test:6,2")
     assert f"timestamp mode {context.mode}; {context.num_measurements} of a window" in text
     tokens = [*context.example["inputs"].tolist(), int(context.example["targets"][-1])]
     lines = [line for line in text.splitlines() if line.startswith("    start")]

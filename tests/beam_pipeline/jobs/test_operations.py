@@ -75,7 +75,7 @@ def test_the_counters_tell_what_happened(
     [
         (grouping, "read_piece", {"step": "Read, check and pre-group"}),
         (Bucket, "histories", {"step": "Sort each bucket", "bucket": 0}),
-        (sharded_write.WriteShard, "_write", {"step": "Write shard"}),
+        (sharded_write.WriteShard, "_write_shard", {"step": "Write shard"}),
         (sharded_write, "move_files", {"step": "Rename shards"}),
     ],
 )

@@ -6,12 +6,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipeline.dataset.layout import split_of
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows import pipeline as probe_rows
+from beam_pipeline.probe_rows import packets
 from tests.support.helpers import measurements_table
 from tests.support.warm_python import warm_python
 
@@ -104,12 +106,12 @@ def test_truncated_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     ("inline_bytes", "limit", "what"),
     [
         pytest.param(0, 1 << 20, "/chunks/", marks=pytest.mark.slow),
-        pytest.param(1 << 20, 1 << 20, "/records/", marks=pytest.mark.slow),
-        (1 << 20, 2 << 20, "_shard_"),
+        pytest.param(1 << 20, 1 << 20, "/packets/", marks=pytest.mark.slow),
+        (1 << 20, 3 << 20, "_shard_"),
     ],
 )
 def test_disk_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> None:
-    """Chunks do not fit, or staged rows, or, where all that went inline, the shard itself."""
+    """Chunks do not fit, or packets, or the shard itself."""
     table = measurements_table(90_000, seed=1, num_probes=30)
     pq.write_table(table, tmp_path / "in.parquet")
     output = tmp_path / "out"
@@ -120,7 +122,7 @@ def test_disk_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> 
     )
     command = [
         *warm_python(), "-c", script, f"--input={tmp_path}/in.parquet",
-        f"--output={output}", "--array_record_options=group_size:1,uncompressed",
+        f"--output={output}", "--array_record_options=group_size:1,uncompressed", "--train_ratio=1",
         f"--inline_bytes={inline_bytes}", "--measurement_encoding=arrow",
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True)
@@ -167,13 +169,11 @@ def test_row_limit_below_one_measurement(source: Path, tmp_path: Path, capsys) -
 @pytest.mark.parametrize("train_ratio", [1, 0.5])
 def test_src_id_collision(tmp_path: Path, capsys, monkeypatch, train_ratio: float) -> None:
     """In one shard, or one in train and one in test."""
-    monkeypatch.setattr(probe_rows.layout, "src_id", lambda address: 7)
+    monkeypatch.setattr(packets, "src_ids", lambda hi, lo: np.full(len(lo), 7))
     table = measurements_table(40, seed=1, num_probes=2, ipv6_share=0)
     probes = {probe for probe in table["src_addr"].to_pylist() if ":" not in probe}
     seed = next(
-        seed
-        for seed in range(100)
-        if len({probe_rows.split_of(probe, 0.5, seed) for probe in probes}) == 2
+        seed for seed in range(100) if len({split_of(probe, 0.5, seed) for probe in probes}) == 2
     )
     pq.write_table(table, tmp_path / "in.parquet")
     flags = [f"--input={tmp_path}/in.parquet", f"--train_ratio={train_ratio}"]
