@@ -180,11 +180,17 @@ class RunSummary(NamedTuple):
     outputs: Sequence[str]
 
     @classmethod
-    def at_launch(cls, config: DeconConfig, num_eval_files: int, num_train_files: int):
+    def at_launch(
+        cls,
+        config: DeconConfig,
+        num_eval_files: int,
+        num_train_files: int,
+        warnings: Sequence[str] = (),
+    ):
         """Returns what is known before the first stage."""
         return cls(
             *("", num_eval_files, num_train_files, 0, config.processes, config.lengths),
-            *(config.tokenizer, "", start_time(), options_of(config), {}, {}, (), ()),
+            *(config.tokenizer, "", start_time(), options_of(config), {}, {}, warnings, ()),
         )
 
 

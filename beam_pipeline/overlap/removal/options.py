@@ -15,6 +15,7 @@ from beam_pipeline.cli.flags import (
     from_flags,
     job_parser,
 )
+from beam_pipeline.documents.fields import training_fields
 from beam_pipeline.errors import UsageError
 from beam_pipeline.storage.files import check_path
 
@@ -76,6 +77,15 @@ class RemovalConfig:
 
     def __post_init__(self) -> None:
         check_flags(self)
+
+
+def check_cut(config: RemovalConfig, text_field: str) -> None:
+    """Raises UsageError if texts are to be cut that are not one top-level field."""
+    if config.remove in ("split", "mask") and training_fields(text_field, "").nested:
+        raise UsageError(
+            f"--remove={config.remove} cuts a text that is one field of a document, not "
+            f"--text_field={text_field}: pass --remove=document"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from beam_pipeline.documents.fields import DOCUMENT_NAME
-from beam_pipeline.documents.files import Format
+from beam_pipeline.documents.files import Format, format_by_name
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.storage.files import exists, is_folder, is_local, read_file
@@ -50,9 +49,7 @@ class TrainingFile(NamedTuple):
     @property
     def format(self) -> Format:
         """The format by name: jsonl, json or parquet."""
-        name = DOCUMENT_NAME.search(self.file.path)
-        assert name  # as scanned
-        return cast(Format, name[0].split(".")[1])
+        return format_by_name(self.file.path)
 
 
 class Documents(NamedTuple):
