@@ -13,8 +13,14 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from beam_pipeline.overlap.results.layout import COVERAGE, MATCHES, rule_list_name
-from beam_pipeline.overlap.results.rules import PUBLISHED, THRESHOLD, Rule, threshold_rule
+from beam_pipeline.overlap.results.layout import COVERAGE, MATCHES, SUMMARY, rule_list_name
+from beam_pipeline.overlap.results.rules import (
+    PUBLISHED,
+    SHORT_TOKENS,
+    THRESHOLD,
+    Rule,
+    threshold_rule,
+)
 from benchmarks.recall_corpus import GUARD, Place
 
 LENGTHS = (8, 13)
@@ -99,10 +105,13 @@ def _of_job(output: Path, datasets: Iterable[str]) -> Iterator[tuple[tuple[str, 
     columns = ["train_doc_id", "eval_dataset", "eval_row", "n"]
     matches = pq.read_table(output / MATCHES, columns=columns).group_by(columns).aggregate([])
     found = [tuple(match[name] for name in columns) for match in matches.to_pylist()]
+    preset = orjson.loads((output / SUMMARY).read_bytes())["options"]["preset"]
+    shortest = SHORT_TOKENS if preset == "precise" else 0  # of rows that contaminate documents
     for length in LENGTHS:
         pairs = {match[:3] for match in found if match[3] == min(length, num_tokens[match[1:3]])}
         yield ("pairs", f"n = {length}"), pairs
-        yield ("documents", f"n = {length}"), {pair[0] for pair in pairs}
+        documents = {pair[0] for pair in pairs if num_tokens[pair[1:]] >= shortest}
+        yield ("documents", f"n = {length}"), documents
         yield ("rows", f"n = {length}"), {pair[1:] for pair in pairs}
     for rule in (*PUBLISHED.values(), threshold_rule(LENGTHS[0], THRESHOLD_SHARE)):
         listed: set = set()

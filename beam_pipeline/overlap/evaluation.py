@@ -18,6 +18,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from beam_pipeline import __version__
 from beam_pipeline.dataset.dead_letters import DeadLetter, count_by_reason, explain_letters
@@ -32,7 +33,7 @@ from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import InputFile, cut_into_work_units, match_documents
 from beam_pipeline.documents.reading import fields_of, read_texts
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
+from beam_pipeline.overlap.evaluation_sources import evaluation_sources, name_with_field
 from beam_pipeline.overlap.ngrams.arrays import map_file
 from beam_pipeline.overlap.ngrams.token_batches import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
@@ -49,6 +50,7 @@ _SCHEMA = pa.schema(
     ]
 )
 _DATASETS = b"datasets"
+_TEXTS_AT_A_TIME = 1 << 12
 
 
 class EvaluationFile(NamedTuple):
@@ -77,7 +79,7 @@ def match_evaluation(
     """
     found = [
         EvaluationFile(name, file, text_fields)
-        for name, path in map(parse_evaluation_source, sources)
+        for name, path in evaluation_sources(sources)
         for file in match_documents([path], "--decontaminate_source")
     ]
     found = list(dict.fromkeys(found))
@@ -296,6 +298,24 @@ class EvaluationRows:
         datasets, ids = (self._columns[name] for name in ("eval_dataset", "instance_id"))
         numbers = map(number_of.__getitem__, datasets.to_pylist())
         return list(map(operator.add, numbers, ids.to_pylist()))
+
+    def set_numbers(self) -> np.ndarray:
+        """Returns the number of each row's evaluation set, int64 [rows]."""
+        names = pa.array(list(map(encode, self.datasets)), pa.large_binary())
+        return pc.index_in(self._columns["eval_dataset"], names).to_numpy().astype(np.int64)
+
+    def count_repeated_ids(self) -> int:
+        """Returns the number of ids that rows of one set with different texts share."""
+        keys = pa.array(self.instance_keys(), pa.large_binary()).dictionary_encode().indices
+        ids = keys.to_numpy()
+        repeated = np.flatnonzero(np.bincount(ids)[ids] > 1)
+        found: set[tuple[int, int]] = set()
+        for start in range(0, len(repeated), _TEXTS_AT_A_TIME):
+            some = repeated[start : start + _TEXTS_AT_A_TIME]
+            texts = self.take(some)["text"].to_pylist()
+            found.update(zip(ids[some].tolist(), map(hash, texts), strict=True))
+        texts_of = Counter(identifier for identifier, _ in found)
+        return sum(count > 1 for count in texts_of.values())
 
     def text(self, number: int) -> str:
         """Returns the text of a row."""

@@ -5,6 +5,7 @@ A set has the given name, or that of its folder without suffixes that executors 
 
 import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from beam_pipeline.documents.fields import DOCUMENT_NAME
@@ -41,6 +42,34 @@ def parse_evaluation_source(text: str) -> EvaluationSource:
     return EvaluationSource(name or dataset_name(path), path)
 
 
+def evaluation_sources(given: Sequence[str]) -> list[EvaluationSource]:
+    """Parses all sources; a folder whose name another folder has taken gets a longer name.
+
+    `gsm8k/main` and `hellaswag/main` are `main` and `hellaswag-main`. Files of one folder are one
+    evaluation set, and so are sources with the same NAME.
+
+    Raises:
+      UsageError: as `parse_evaluation_source`.
+    """
+    found: list[EvaluationSource] = []
+    folders: dict[str, str | None] = {}  # by name; None if a NAME= gave it
+    for source in map(parse_evaluation_source, given):
+        name, folder = source.name, None
+        if source.path in given:
+            folder = _folder_of(source.path)
+            parts = folder.rpartition("://")[2].split("/")[:-1]
+            while folders.get(name, folder) != folder and parts:
+                name = "-".join(filter(None, (parts.pop(), name)))
+            if folders.get(name, folder) != folder:
+                raise UsageError(
+                    f"--decontaminate_source={source.path} would be the evaluation set {name}, as "
+                    f"is another source: pass NAME={source.path}"
+                )
+        folders.setdefault(name, folder)
+        found.append(source._replace(name=name))
+    return found
+
+
 def name_with_field(dataset: str, field: str) -> str:
     """Returns the name of the evaluation set of one field of a set's rows."""
     return f"{dataset}:{field}"
@@ -54,13 +83,7 @@ def dataset_name(path: str) -> str:
     Raises:
       UsageError: the path has no folder with a name.
     """
-    folder = path if "://" in path else os.path.abspath(path)
-    wildcard = _WILDCARD.search(folder)
-    if wildcard and not os.path.exists(folder):
-        folder = folder[: wildcard.start()].rpartition("/")[0]
-    elif DOCUMENT_NAME.search(folder.rstrip("/")):
-        folder = folder.rstrip("/").rpartition("/")[0]
-    name = folder.rstrip("/").rpartition("/")[2]
+    name = _folder_of(path).rpartition("/")[2]
     if not name:
         raise UsageError(
             f"--decontaminate_source={path} has no folder to name the evaluation set: pass "
@@ -68,3 +91,14 @@ def dataset_name(path: str) -> str:
         )
     bare = _RUN_HASH.sub("", name)
     return bare.removesuffix(_TOOL_SUFFIX) or bare or name
+
+
+def _folder_of(path: str) -> str:
+    """Returns the folder that names the evaluation set of a path."""
+    folder = path if "://" in path else os.path.abspath(path)
+    wildcard = _WILDCARD.search(folder)
+    if wildcard and not os.path.exists(folder):
+        folder = folder[: wildcard.start()].rpartition("/")[0]
+    elif DOCUMENT_NAME.search(folder.rstrip("/")):
+        folder = folder.rstrip("/").rpartition("/")[0]
+    return folder.rstrip("/")

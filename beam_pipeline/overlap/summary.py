@@ -13,16 +13,18 @@ from apache_beam.io.filesystems import FileSystems
 from beam_pipeline.errors import printable
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.manifest import read_summary
-from beam_pipeline.overlap.report.contents import Report, read_contents
+from beam_pipeline.overlap.report.contents import Report, RowCounts, read_contents
 from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
     DEAD_LETTER_FOLDER,
     DETAILS_LEFT_OUT,
-    SHORT_ROWS,
+    NOT_LOOKED_UP,
     STATS,
+    VERDICTS,
 )
 from beam_pipeline.overlap.results.output_files import read_lines
+from beam_pipeline.overlap.results.rules import SHORT_TOKENS
 from beam_pipeline.report.tables import Table, number_of
 from beam_pipeline.report.terminal import new_console, print_table
 
@@ -31,23 +33,28 @@ def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
     """Prints the overlap of each evaluation set, the effect of caps, and the next command."""
     console = new_console()
     summary, report = read_summary(output), read_contents(Output(output), config.lengths)
-    print_table(console, _hits(output))
+    print_table(console, _verdicts(output))
     if report.verdicts:
-        columns = ["evaluation set", ("rule", "text"), *("n", "instances")]
-        rows = [msgspec.structs.astuple(one)[:-1] for one in report.verdicts]
+        columns = ["evaluation set", ("rule", "text"), *("n", "rows")]
+        rows = [msgspec.structs.astuple(one)[:-2] for one in report.verdicts]
         print_table(console, Table("", [*columns, "clean", "between", "dirty"], rows))
     for line in _lines(config, output, summary, report, seconds):
         console.print(printable(line), soft_wrap=True, markup=False)
 
 
-def _hits(output: str) -> Table:
-    """Returns the instances that are hit, by evaluation set and n."""
+def _verdicts(output: str) -> Table:
+    """Returns the rows that are hit, clean and not looked up, by evaluation set and n."""
+    stats = read_lines(FileSystems.join(output, STATS))
+    num_ids = {line["eval_dataset"]: line["num_instances"] for line in stats}
+    lines = list(Output(output).records(VERDICTS, RowCounts))
+    columns = ["evaluation set", "n", "rows", "ids", "hit", f"under {SHORT_TOKENS} tokens"]
+    columns += ["clean", "not looked up", ("share", "percent2")]
     rows = []
-    for line in read_lines(FileSystems.join(output, STATS)):
-        instances, hit = line["num_instances"], len(line["instance_ids"])
-        share = hit / instances if instances else None
-        rows.append([line["eval_dataset"], line["n"], instances, hit, share])
-    columns = ["evaluation set", "n", "instances", "hit", ("share", "percent2")]
+    for one in lines:
+        share = one.num_hit / one.num_looked_up if one.num_looked_up else None
+        ids, *counts = num_ids[one.eval_dataset], *msgspec.structs.astuple(one)[3:]
+        if one.n is not None:
+            rows.append([one.eval_dataset, one.n, one.num_rows, ids, *counts, share])
     return Table(output, columns, rows)
 
 
@@ -106,11 +113,7 @@ def _not_looked_up(config: DeconConfig, output: str, counts: dict[str, Any]) -> 
         rows = f"{number_of(num_degenerate, 'evaluation row')} with only empty tokens"
         if config.degenerate == "emit":
             yield f"Warning: {rows}, which nearly any text matches; --degenerate=skip omits them"
-        else:
-            yield f"Not looked up: {rows}, because of --degenerate=skip"
-    if config.min_tokens and (num_short := counts["short_eval_rows"]):
-        rows = f"{number_of(num_short, 'evaluation row')} with fewer tokens"
-        yield (
-            f"Not looked up: {rows}, because of --min_tokens={config.min_tokens}, see "
-            f"{FileSystems.join(output, SHORT_ROWS)}"
-        )
+    if by_reason := counts["eval_rows_not_looked_up"]:
+        rows = number_of(sum(by_reason.values()), "evaluation row")
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in by_reason.items())
+        yield f"Not looked up: {rows} ({reasons}), see {FileSystems.join(output, NOT_LOOKED_UP)}"

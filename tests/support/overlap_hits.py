@@ -51,6 +51,8 @@ class Options:
     min_tokens: int | None = None
     rules: tuple[Rule, ...] = ()
     drop_ngrams: tuple[str, ...] = ()
+    max_eval_rows: int | None = None
+    short_rows_contaminate: bool = True
 
 
 class Hit(NamedTuple):

@@ -7,8 +7,8 @@ those of whole runs on all runners, compare with it.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Container
+from collections import Counter, defaultdict
+from collections.abc import Container, Mapping
 from typing import Any
 
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
@@ -22,6 +22,7 @@ from tests.support.overlap_hits import (
     datasets_of,
     merged,
     ngrams,
+    own_ngrams,
 )
 
 INSTANCES = "tmp/overlap_instances.jsonl.gz"  # all of its files
@@ -42,6 +43,11 @@ def expected_outputs(
         documents_with[hit.n, hit.ngram].add((hit.train.path, hit.train.row))
     most = math.inf if options.max_document_frequency is None else options.max_document_frequency
     dropped = {(ngram.count(" ") + 1, ngram) for ngram in options.drop_ngrams}
+    if options.max_eval_rows is not None:
+        rows_with = Counter(
+            (n, g) for (_, n), own in own_ngrams(rows, options).items() for g in own
+        )
+        dropped |= {key for key, count in rows_with.items() if count > options.max_eval_rows}
     found = {
         key: len(documents)
         for key, documents in documents_with.items()
@@ -50,30 +56,49 @@ def expected_outputs(
     boilerplate = {*found, *dropped}
     hits = [hit for hit in every_hit if (hit.n, hit.ngram) not in boilerplate]
     scores = coverage(rows, hits, options.tokenizer, boilerplate)
+    left_out = not_looked_up(rows, options, boilerplate)
+    is_long = {n: len(options.tokenizer.tokenize(row.text)) >= 8 for n, row in enumerate(rows)}
+    of_documents = [hit for hit in hits if is_long[hit.number] or options.short_rows_contaminate]
     outputs = {
         "stats/overlap_stats.jsonl": stats(rows, hits, options.lengths),
         "stats/overlap_stats_by_train_path.jsonl": stats_by_train_path(rows, hits),
         "stats/overlap_matches.parquet": [match_record(rows, hit) for hit in hits],
-        "stats/overlap_documents.parquet": contaminated(rows, hits),
+        "stats/overlap_documents.parquet": contaminated(rows, of_documents),
         "stats/overlap_ngrams.jsonl.gz": ngram_counts(rows, hits, options.tokenizer),
         "stats/overlap_coverage.jsonl": scores,
         INSTANCES: overlap_instances(rows, hits),
-        **clean_lists(rows, hits, options),
-        **rule_outputs(rows, scores, options),
+        **verdicts(rows, hits, options, left_out, is_long),
+        **rule_outputs(rows, scores, options, left_out),
         **details(rows, hits, options),
     }
-    if options.max_document_frequency is not None or dropped:
+    if options.max_document_frequency is not None or dropped or options.max_eval_rows:
         outputs["stats/overlap_boilerplate.jsonl"] = [
             {"ngram": ngram, "n": n, "documents": count}
             for (n, ngram), count in sorted(found.items())
         ]
-    if options.min_tokens is not None:
-        outputs["stats/overlap_short_rows.jsonl"] = [
-            {**of_row(row), "num_tokens": num_tokens}
-            for row in rows
-            if (num_tokens := len(options.tokenizer.tokenize(row.text))) < options.min_tokens
-        ]
     return outputs
+
+
+def not_looked_up(
+    rows: list[EvalRow], options: Options, boilerplate: Container
+) -> dict[tuple[int, int | None], str]:
+    """Returns why a row is not looked up at a configured n; the n None is all of them."""
+    own, reasons = own_ngrams(rows, options), {}
+    for number, row in enumerate(rows):
+        tokens = options.tokenizer.tokenize(row.text)
+        for length in options.lengths:
+            n = min(length, len(tokens))
+            if (number, n) not in own:
+                has_words = any(token.text for token in tokens)
+                reasons[number, length] = "too short" if has_words else "no words"
+                if options.min_tokens and not options.skip_degenerate and tokens:
+                    reasons[number, length] = "too short"
+            elif all((n, ngram) in boilerplate for ngram in own[number, n]):
+                reasons[number, length] = "boilerplate"
+        found = [reasons.get((number, length)) for length in options.lengths]
+        if all(found):
+            reasons[number, None] = str(found[0])
+    return reasons
 
 
 def stats(rows: list[EvalRow], hits: list[Hit], lengths: tuple[int, ...]) -> Records:
@@ -278,80 +303,96 @@ def coverage(
     return records
 
 
-def clean_lists(rows: list[EvalRow], hits: list[Hit], options: Options) -> dict[str, Records]:
+def verdicts(
+    rows: list[EvalRow],
+    hits: list[Hit],
+    options: Options,
+    left_out: Mapping[tuple[int, int | None], str],
+    is_long: Mapping[int, bool],
+) -> dict[str, Records]:
+    """Returns the lists of clean rows and of rows not looked up, and the counts of all three."""
     hit_at = {(hit.number, hit.n) for hit in hits}
-
-    def records(dataset: str, hit_numbers: set[int]) -> Records:
-        of_set = [number for number, row in enumerate(rows) if row.dataset == dataset]
-        dirty = {rows[number].id for number in of_set if number in hit_numbers}
-        return [
-            {"id": rows[at].id, "eval_path": rows[at].path, "eval_row": rows[at].row}
-            for at in of_set
-            if rows[at].id not in dirty
-        ]
-
-    lists = {}
+    tokens = [len(options.tokenizer.tokenize(row.text)) for row in rows]
+    counts: Records = []
+    lists: dict[str, Records] = {"stats/overlap_verdicts.jsonl": counts}
     for dataset in datasets_of(rows):
-        lists[f"clean/{dataset}.jsonl"] = records(dataset, {number for number, _ in hit_at})
-        if len(set(options.lengths)) > 1:
-            for length in options.lengths:
-                hit_numbers = set()
-                for number, row in enumerate(rows):
-                    effective = min(length, len(options.tokenizer.tokenize(row.text)))
-                    if (number, effective) in hit_at:
-                        hit_numbers.add(number)
-                lists[f"clean/{dataset}-n{length}.jsonl"] = records(dataset, hit_numbers)
+        of_set = [number for number, row in enumerate(rows) if row.dataset == dataset]
+        for length in (None, *options.lengths):
+            hit = {
+                number
+                for number in of_set
+                for n in (options.lengths if length is None else [length])
+                if (number, min(n, tokens[number])) in hit_at
+            }
+            not_there = {number for number in of_set if (number, length) in left_out}
+            clean = [number for number in of_set if number not in hit | not_there]
+            name = f"clean/{dataset}{'' if length is None else f'-n{length}'}.jsonl"
+            if length is None or len(set(options.lengths)) > 1:
+                lists[name] = [
+                    {"id": rows[at].id, "eval_path": rows[at].path, "eval_row": rows[at].row}
+                    for at in clean
+                ]
+            counts.append(
+                {
+                    "eval_dataset": dataset,
+                    "n": length,
+                    "num_rows": len(of_set),
+                    "num_hit": len(hit),
+                    "num_hit_short": sum(not is_long[number] for number in hit),
+                    "num_clean": len(clean),
+                    "num_not_looked_up": len(not_there),
+                }
+            )
+    if any(length is None for _, length in left_out):
+        lists["stats/overlap_not_looked_up.jsonl"] = [
+            {**of_row(row), "num_tokens": tokens[number], "reason": left_out[number, None]}
+            for number, row in enumerate(rows)
+            if (number, None) in left_out
+        ]
     return lists
 
 
-def rule_outputs(rows: list[EvalRow], scored: Records, options: Options) -> dict[str, Records]:
+def rule_outputs(
+    rows: list[EvalRow],
+    scored: Records,
+    options: Options,
+    left_out: Mapping[tuple[int, int | None], str],
+) -> dict[str, Records]:
     """Returns the lists of each rule, and how long they are; from the records of coverage."""
     scores = {(line["eval_path"], line["eval_row"], line["n"]): line for line in scored}
     counts: Records = []
     outputs: dict[str, Records] = {"stats/overlap_rules.jsonl": counts} if options.rules else {}
     for dataset in datasets_of(rows):
-        of_set = [row for row in rows if row.dataset == dataset]
         for rule in options.rules:
-            worst, worst_long = defaultdict(float), defaultdict(float)
-            for row in of_set:
+            listed: dict[str, Records] = {"clean": [], "between": [], "dirty": []}
+            num_rows = num_short = 0
+            for number, row in enumerate(rows):
+                if row.dataset != dataset:
+                    continue
+                num_rows += 1
                 num_tokens = len(options.tokenizer.tokenize(row.text))
                 line = scores.get((row.path, row.row, min(num_tokens, rule.n)), {})
                 score = line.get(rule.score, 0.0)
-                worst[row.id] = max(worst[row.id], score)
-                if num_tokens >= rule.n:
-                    worst_long[row.id] = max(worst_long[row.id], score)
-            verdicts = {}
-            for row_id, score in worst.items():
-                verdicts[row_id] = "clean" if score < rule.clean_below else "between"
+                verdict = "clean" if score < rule.clean_below else "between"
                 if score >= rule.dirty_from:
-                    verdicts[row_id] = "dirty"
-            dirty = [row_id for row_id, verdict in verdicts.items() if verdict == "dirty"]
+                    verdict = "dirty"
+                if (number, rule.n) not in left_out:
+                    place = {"id": row.id, "eval_path": row.path, "eval_row": row.row}
+                    listed[verdict].append({**place, "score": score})
+                    num_short += verdict == "dirty" and num_tokens < rule.n
             counts.append(
                 {
                     "eval_dataset": dataset,
                     "n": rule.n,
                     "score": rule.score,
                     "rule": rule.name,
-                    "num_instances": len(worst),
-                    **{
-                        f"num_{verdict}": list(verdicts.values()).count(verdict)
-                        for verdict in ("clean", "between", "dirty")
-                    },
-                    "num_dirty_by_short_texts": sum(
-                        worst_long[row_id] < rule.dirty_from for row_id in dirty
-                    ),
+                    "num_rows": num_rows,
+                    **{f"num_{verdict}": len(found) for verdict, found in listed.items()},
+                    "num_dirty_by_short_texts": num_short,
+                    "num_not_looked_up": num_rows - sum(map(len, listed.values())),
                 }
             )
-            for verdict in ("clean", "between", "dirty"):
+            for verdict, found in listed.items():
                 if verdict != "between" or rule.name == "llama2":
-                    outputs[f"rules/{rule.name}/{dataset}.{verdict}.jsonl"] = [
-                        {
-                            "id": row.id,
-                            "eval_path": row.path,
-                            "eval_row": row.row,
-                            "score": worst[row.id],
-                        }
-                        for row in of_set
-                        if verdicts[row.id] == verdict
-                    ]
+                    outputs[f"rules/{rule.name}/{dataset}.{verdict}.jsonl"] = found
     return outputs

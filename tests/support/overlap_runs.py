@@ -86,7 +86,11 @@ def check(corpus: Corpus, output: Path, options: Options) -> None:
     assert counts["train_texts"] == len(corpus.training)
     assert counts["eval_rows"] == len(corpus.rows)
     num_hits = len(pq.read_table(output / "stats/overlap_matches.parquet"))
-    assert counts["matches"] == num_hits or (options.max_document_frequency, options.drop_ngrams)
+    assert counts["matches"] == num_hits or (
+        options.max_document_frequency,
+        options.drop_ngrams,
+        options.max_eval_rows,
+    )
     own, tokenize = own_ngrams(corpus.rows, options), options.tokenizer.tokenize
     sizes = [len(tokenize(row.text)) for row in corpus.training]
     lengths = {n for _, n in own}

@@ -1,6 +1,6 @@
 """The steps that find boilerplate n-grams.
 
-files of --drop_ngrams, index shards → a file of KEYS
+files of --drop_ngrams, index shards → a file of KEYS, also of n-grams of many evaluation rows
 ScannedUnit → SHARED_COUNTS by bucket of n-grams → BucketBoilerplate → a file of all KEYS
 """
 
@@ -14,6 +14,7 @@ from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.job.preparing import Prepared
 from beam_pipeline.overlap.results.boilerplate import (
     bucket_of,
+    common_ngrams,
     find_boilerplate,
     find_ngrams,
     read_boilerplate,
@@ -32,6 +33,22 @@ from beam_pipeline.overlap.results.counts import (
 from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit
 from beam_pipeline.storage.matching import FileVersion
 
+MIN_DOCUMENTS = 1000  # fewer may be copies of one leak
+
+
+class BoilerplateOptions(NamedTuple):
+    """Which n-grams are boilerplate; 0 is no limit."""
+
+    max_documents: int = 0  # training documents
+    max_document_share: float = 0.0  # of the training documents, but at least MIN_DOCUMENTS
+    max_eval_rows: int = 0
+
+    def most_documents(self, num_texts: int) -> int:
+        """Returns the max number of training documents, given their number, or 0."""
+        if self.max_documents or not self.max_document_share:
+            return self.max_documents
+        return max(MIN_DOCUMENTS, int(num_texts * self.max_document_share))
+
 
 class BucketBoilerplate(NamedTuple):
     """The boilerplate of a bucket of n-grams."""
@@ -46,9 +63,13 @@ def filter_at(boilerplate_path: str | None) -> Keep | None:
 
 
 def find_dropped(
-    files: Sequence[FileVersion], run: JobRun, prepared: Prepared, train_counts: Mapping[str, Any]
+    files: Sequence[FileVersion],
+    run: JobRun,
+    prepared: Prepared,
+    options: BoilerplateOptions,
+    train_counts: Mapping[str, Any],
 ) -> str:
-    """Writes the evaluation sets' n-grams that --drop_ngrams lists; returns the path.
+    """Writes the n-grams that --drop_ngrams lists or many evaluation rows have; returns the path.
 
     `train_counts` only delays this step until after the scan, which waits for the index.
     """
@@ -56,8 +77,11 @@ def find_dropped(
         path, shards = run.below("boilerplate/dropped"), range(prepared.num_index_shards)
         indexes = [prepared.open_index(shard) for shard in shards]
         ngrams = (ngram for file in files for ngram in read_ngrams(file))
-        found = find_ngrams(ngrams, indexes, prepared.evaluation().postings)
-        write_keys(path, run.folder, [found])
+        postings = prepared.evaluation().postings
+        found = [find_ngrams(ngrams, indexes, postings)]
+        if options.max_eval_rows:
+            found.append(common_ngrams(indexes, postings, options.max_eval_rows))
+        write_keys(path, run.folder, found)
     return path
 
 
@@ -75,12 +99,14 @@ def list_boilerplate(
     run: JobRun,
     prepared: Prepared,
     dropped_path: str,
-    max_document_frequency: int,
+    options: BoilerplateOptions,
+    train_counts: Mapping[str, Any],
 ) -> BucketBoilerplate:
     """Returns the boilerplate of a bucket, after writing its lines to a file."""
     bucket, packed = keyed
     shared = add_shared(unpack(each, SHARED_COUNTS) for each in packed)
-    found = find_boilerplate(shared, max_document_frequency, read_keys(dropped_path))
+    most = options.most_documents(train_counts["train_texts"])
+    found = find_boilerplate(shared, most, read_keys(dropped_path))
     path = run.below(f"boilerplate/{bucket:016d}.jsonl")
     write_boilerplate_lines(path, run.folder, found, prepared.evaluation().postings)
     return BucketBoilerplate(found, path)

@@ -9,7 +9,7 @@ import argparse
 import warnings
 from collections.abc import Sequence
 from dataclasses import Field, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from beam_pipeline.cli.flags import (
     OneLineParser,
@@ -21,8 +21,8 @@ from beam_pipeline.cli.flags import (
     several,
 )
 from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
-from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
+from beam_pipeline.overlap.evaluation_sources import evaluation_sources, name_with_field
+from beam_pipeline.overlap.ngrams.tokenizers import MULTILINGUAL, TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.removal.options import NO_REMOVAL, RemovalConfig, check_cut
 from beam_pipeline.overlap.results.layout import clean_list_names
 from beam_pipeline.overlap.results.rules import (
@@ -41,6 +41,21 @@ _MAX_COUNT = 2**63 - 1
 # For samples_*.jsonl of lm-evaluation-harness; a doc_id is unique only within a task.
 _LM_EVAL_TEXTS, _LM_EVAL_ID = ("arguments.gen_args_0.arg_0", "target"), "doc_hash"
 
+
+class Preset(NamedTuple):
+    """What counts as overlap, unless a flag says otherwise; 0 is no limit."""
+
+    tokenizer: str
+    max_eval_rows: int = 0  # n-grams of more evaluation rows are boilerplate
+    max_document_share: float = 0.0  # as are n-grams of a larger share of the training documents
+    # Whether a row of fewer than SHORT_TOKENS tokens contaminates a document by itself.
+    short_rows_contaminate: bool = True
+
+
+PRESETS = {
+    "exact": Preset("default"),
+    "precise": Preset(MULTILINGUAL, 20, 0.001, short_rows_contaminate=False),
+}
 
 # Fields of marin's classes, accepted without effect, and why.
 WITHOUT_EFFECT = {
@@ -152,11 +167,19 @@ class DeconConfig:
         affects="",
     )
     output_path: str = flag("Folder of the results.", group="output", affects="")
+    preset: str = flag(
+        "What counts: exact, every shared n-gram; or precise, without boilerplate, and documents "
+        "not for the sake of short rows alone.",
+        "exact",
+        choices=tuple(PRESETS),
+        group="n-grams",
+    )
     ngram: NGramConfig = NGramConfig()
     tokenizer: str = flag(
         f"How texts become tokens: {', '.join(TOKENIZERS)}, or a Python function as "
-        "package.module:function, which is code that runs on every text.",
-        "default",
+        "package.module:function, which is code that runs on every text. By default that of "
+        f"--preset: {', '.join(f'{preset.tokenizer} for {n}' for n, preset in PRESETS.items())}.",
+        "",
         group="n-grams",
     )
     text_field: str = flag(
@@ -268,7 +291,7 @@ class DeconConfig:
     )
     max_document_frequency: int = flag(
         "N-grams in more training documents than this are boilerplate: listed, but not counted as "
-        "overlap. 0 is no limit.",
+        "overlap. 0 is the limit of --preset.",
         0,
         limits=(0, _MAX_COUNT),
         group="n-grams",
@@ -335,6 +358,8 @@ class DeconConfig:
             raise UsageError(
                 f"--remove_output={self.remove_output} needs --remove=document, split or mask"
             )
+        if not self.tokenizer:
+            object.__setattr__(self, "tokenizer", self.rules_of_preset.tokenizer)
         tokenizer_named(self.tokenizer)
         if self.eval_fields == "each" and not self.eval_text_fields:
             raise UsageError("--eval_fields=each requires --eval_text_field")
@@ -356,6 +381,11 @@ class DeconConfig:
                     f"--decontaminate_source: two lists would be called {name}: rename one of the "
                     "evaluation sets with NAME=PATH"
                 )
+
+    @property
+    def rules_of_preset(self) -> Preset:
+        """What counts as overlap by --preset."""
+        return PRESETS[self.preset]
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
@@ -380,7 +410,7 @@ class DeconConfig:
     @property
     def datasets(self) -> list[str]:
         """The distinct names of the evaluation sets, in the order given."""
-        names = dict.fromkeys(parse_evaluation_source(text).name for text in self.sources)
+        names = dict.fromkeys(source.name for source in evaluation_sources(self.sources))
         if self.eval_fields == "joined":
             return list(names)
         return [name_with_field(name, field) for name in names for field in self.eval_text_fields]
@@ -393,7 +423,8 @@ class DeconConfig:
     @property
     def has_boilerplate(self) -> bool:
         """Whether some shared n-grams may not count."""
-        return bool(self.max_document_frequency or self.drop_paths)
+        given = self.max_document_frequency, self.drop_paths, self.rules_of_preset.max_eval_rows
+        return any(given)
 
     @property
     def eval_text_fields(self) -> tuple[str, ...]:

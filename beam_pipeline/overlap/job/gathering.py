@@ -16,15 +16,16 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.dataset.dead_letters import DeadLetter, explain_letters
 from beam_pipeline.documents.files import InputFile
 from beam_pipeline.documents.reading import fields_of
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, printable
 from beam_pipeline.jobs.monitoring import counter
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filter_at
+from beam_pipeline.overlap.job.config import Preset
 from beam_pipeline.overlap.job.manifest import RunSummary, read_summary
 from beam_pipeline.overlap.job.preparing import Prepared, freeing_step, summarize
 from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
-from beam_pipeline.overlap.report.contents import write_contents
-from beam_pipeline.overlap.results.boilerplate import boilerplate_of
+from beam_pipeline.overlap.report.contents import Report, write_contents
+from beam_pipeline.overlap.results.boilerplate import bare_rows, boilerplate_of
 from beam_pipeline.overlap.results.contaminated import write_eval_tokens
 from beam_pipeline.overlap.results.counts import (
     PackedCounts,
@@ -41,17 +42,20 @@ from beam_pipeline.overlap.results.details import (
     DetailsSize,
     quotas,
 )
-from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
+from beam_pipeline.overlap.results.expansion import PAIRS, ExpandedUnit, expand_unit
 from beam_pipeline.overlap.results.layout import EVAL_TOKENS, REPORT, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import ScannedUnit, letters_path
 from beam_pipeline.overlap.results.outputs import (
     FileGroup,
     OutputOptions,
     Results,
+    hits_of,
     join_units,
     write_outputs,
 )
 from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket, write_eval_texts
+from beam_pipeline.overlap.results.rules import SHORT_TOKENS
+from beam_pipeline.overlap.results.verdicts import RowVerdicts, left_out
 from beam_pipeline.report.tables import bytes_text
 from beam_pipeline.storage.files import free_bytes, remove_folder, unique_path
 from beam_pipeline.storage.many_files import moves_to_folder
@@ -205,12 +209,14 @@ def expand(
     prepared: Prepared,
     details: DetailsOptions,
     quotas: Mapping[str, int | None],
+    preset: Preset,
     boilerplate_path: str | None = None,
 ) -> ExpandedUnit:
     """Writes the files of a work unit."""
     with freeing_step("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
         prefix, keep = run.below(f"units/{scanned.name}"), filter_at(boilerplate_path)
         given = prepared.evaluation(), details, keep, quotas[scanned.name]
+        given = *given, preset.short_rows_contaminate
         return expand_unit(scanned, prefix, run.folder, *given)
 
 
@@ -304,16 +310,18 @@ def write_results(
     groups: Iterable[FileGroup],
     buckets: Iterable[BucketFiles],
     boilerplate: Iterable[BucketBoilerplate] | None = None,  # None if every n-gram counts
+    boilerplate_path: str | None = None,
 ) -> None:
     """Writes all files to a folder of this attempt, moves them, and writes `.SUCCESS`."""
     temp_folder, rows = run.folder, prepared.open_rows()
+    by_number = sorted(buckets)
     results = Results(
         sorted(expanded, key=lambda unit: unit.scanned.order),
         sorted(groups),
-        sorted(buckets),
+        by_number,
+        _verdicts(by_number, options, prepared, boilerplate_path),
         options,
         None if boilerplate is None else sorted(found.lines_path for found in boilerplate),
-        _short_rows(options.min_tokens, prepared),
         [letters_path(prepared.rows_path)] if prepared.letters else [],
     )
     with freeing_step("Finish", output=run.output):
@@ -321,10 +329,14 @@ def write_results(
         names = write_outputs(folder, temp_folder, rows, results)
         tokenizer = tokenizer_named(summary.tokenizer)
         write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), tokenizer)
-        write_contents(folder, temp_folder, options.lengths)
+        report = write_contents(folder, temp_folder, options.lengths)
         names += [EVAL_TOKENS, REPORT]
         letters = Counter(train_counts["dead_letters"]) + Counter(prepared.letters)
         counts = {**train_counts, **_count_details(results, sizes)}
+        counts["eval_rows_not_looked_up"] = results.verdicts.num_not_looked_up()
+        counts |= _count_short(results)
+        if warning := _short_row_warning(counts, report):
+            prepared = prepared._replace(warnings=(*prepared.warnings, warning))
         counts["dead_letters"] = dict(sorted(letters.items()))
         summarize(run, summary, prepared, "done", counts, sorted(names), folder)
         run.move(moves_to_folder(folder, [*names, SUMMARY], run.output))
@@ -337,13 +349,50 @@ def tidy_up(run: JobRun) -> None:
         remove_folder(run.path(WORK_FOLDER))
 
 
-def _short_rows(min_tokens: int, prepared: Prepared) -> np.ndarray | None:
-    """Returns the numbers of evaluation rows that are too short, and their token counts."""
-    if not min_tokens:
+def _verdicts(
+    buckets: Sequence[BucketFiles],
+    options: OutputOptions,
+    prepared: Prepared,
+    boilerplate_path: str | None,
+) -> RowVerdicts:
+    bare = np.empty(0, PAIRS)
+    if boilerplate_path is not None:
+        bare = bare_rows(boilerplate_path, prepared.evaluation().postings)
+    texts = prepared.open_tokens()
+    return RowVerdicts(
+        prepared.open_rows(),
+        np.diff(texts.firsts),
+        left_out(texts, options.min_tokens, options.skip_degenerate),
+        bare,
+        hits_of(buckets),
+        options.lengths,
+    )
+
+
+def _count_short(results: Results) -> dict[str, int]:
+    units = results.units
+    return {
+        "train_text_chars": sum(unit.scanned.summary.num_text_chars for unit in units),
+        "short_row_documents": sum(unit.num_short_documents for unit in units),
+        "short_row_chars": sum(unit.num_short_chars for unit in units),
+    }
+
+
+def _short_row_warning(counts: Mapping[str, Any], report: Report) -> str | None:
+    """Returns a warning that short rows alone contaminate documents, or None."""
+    if not (count := counts["short_row_documents"]):
         return None
-    num_tokens = np.diff(prepared.open_tokens().firsts)
-    numbers = np.flatnonzero(num_tokens < min_tokens)
-    return np.stack([numbers, num_tokens[numbers]])
+    named = ", ".join(
+        f"id {printable(row.instance_id)} of {printable(row.eval_dataset)} in "
+        f"{row.num_train_documents:,} documents"
+        for row in report.short_rows
+    )
+    return (
+        f"Warning: {count:,} of {report.removal.total.num_documents:,} contaminated documents, "
+        f"with {counts['short_row_chars'] / counts['train_text_chars']:.1%} of the training "
+        f"characters, share nothing but evaluation rows of fewer than {SHORT_TOKENS} tokens, such "
+        f"as {named}; --preset=precise or --min_tokens={SHORT_TOKENS} does not count them"
+    )
 
 
 def _count_details(results: Results, sizes: Sizes) -> dict[str, int]:

@@ -22,7 +22,7 @@ from beam_pipeline.jobs import dataflow, frame
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, RUNNERS_WITH_OWN_FLAGS
 from beam_pipeline.jobs.frame import Commit, JobSpec
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
-from beam_pipeline.overlap.evaluation_sources import parse_evaluation_source
+from beam_pipeline.overlap.evaluation_sources import dataset_name, evaluation_sources
 from beam_pipeline.overlap.job import manifest
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.config import DeconConfig
@@ -41,7 +41,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
       UsageError: with skip_existing, the output holds the result of another run.
       ProbelineError: the run failed and left no finished output.
     """
-    evaluation = [parse_evaluation_source(source).path for source in config.sources]
+    evaluation = [source.path for source in evaluation_sources(config.sources)]
     paths = [
         ("output_path", config.output_path),
         *(("input_path", path) for path in config.input_paths),
@@ -50,6 +50,13 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
     ]
     dataflow_job = frame.check_runner(beam_options, paths)
     inputs = overlap_pipeline.find_inputs(config)
+    for name, path in evaluation_sources(config.sources):
+        if path in config.sources and name != (taken := dataset_name(path)):
+            print(
+                f"{path} is the evaluation set {name}, since another folder is {taken}; NAME=PATH "
+                "gives it another name",
+                file=sys.stderr,
+            )
     files = list(manifest.input_files(inputs.training, inputs.evaluation, inputs.dropped))
     is_finished = exists(FileSystems.join(config.output_path, SUCCESS_NAME))
     if is_finished and config.skip_existing and not config.overwrite:

@@ -92,14 +92,14 @@ def build(
     keep: dict[str, Any] = {}
     boilerplate = None
     if config.has_boilerplate:
+        limits = _boilerplate_options(config)
         dropped: Any = AsSingleton(
             pipeline
             | "Files of n-grams" >> beam.Create([inputs.dropped])
             | "Read dropped n-grams"
-            >> beam.Map(boilerplate_steps.find_dropped, run, prepared, totals)
+            >> beam.Map(boilerplate_steps.find_dropped, run, prepared, limits, totals)
         )
-        most = config.max_document_frequency
-        found, path = _find_boilerplate(units, run, prepared, dropped, most)
+        found, path = _find_boilerplate(units, run, prepared, dropped, limits, totals)
         keep["boilerplate_path"], boilerplate = AsSingleton(path), AsList(found)
     # Counts are summed as they arrive, after the shuffle. A CombinePerKey would first sum those of
     # a bundle, but Beam then holds the sums of all buckets until the bundle ends.
@@ -119,7 +119,7 @@ def build(
         >> beam.Map(gathering.write_evaluation_rows, run, prepared, details, **keep)
     )
     expanded: Any = units | "Expand" >> beam.Map(
-        gathering.expand, run, prepared, details, quotas, **keep
+        gathering.expand, run, prepared, details, quotas, config.rules_of_preset, **keep
     )
     groups: Any = (
         expanded
@@ -132,7 +132,7 @@ def build(
     )
     written = map(AsList, (sizes, expanded, groups, buckets))
     write = partial(gathering.write_results, run, summary, output_options)
-    sides = prepared, totals, *written, boilerplate
+    sides = prepared, totals, *written, boilerplate, keep.get("boilerplate_path")
     return Commit("Finish", write, sides, tidy=partial(gathering.tidy_up, run))
 
 
@@ -160,6 +160,14 @@ def _output_options(config: DeconConfig) -> OutputOptions:
         config.all_rules,
         config.eval_text_fields if config.eval_fields == "each" else (),
         config.min_tokens,
+        config.degenerate == "skip",
+    )
+
+
+def _boilerplate_options(config: DeconConfig) -> boilerplate_steps.BoilerplateOptions:
+    preset = config.rules_of_preset
+    return boilerplate_steps.BoilerplateOptions(
+        config.max_document_frequency, preset.max_document_share, preset.max_eval_rows
     )
 
 
@@ -216,10 +224,15 @@ def _numbered(scanned: Any) -> Any:
 
 
 def _find_boilerplate(
-    units: Any, run: JobRun, prepared: Any, dropped: Any, max_document_frequency: int
+    units: Any,
+    run: JobRun,
+    prepared: Any,
+    dropped: Any,
+    limits: boilerplate_steps.BoilerplateOptions,
+    totals: Any,
 ) -> tuple[Any, Any]:
     """Returns the BucketBoilerplate of each bucket, and the path of the file of all keys."""
-    listed = run, prepared, dropped, max_document_frequency
+    listed = run, prepared, dropped, limits, totals
     found: Any = (
         units
         | "Count documents"

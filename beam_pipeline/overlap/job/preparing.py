@@ -217,7 +217,7 @@ def _prepare(
     tokens = count_tokens(texts, tokenizer)
     counts |= {
         "degenerate_eval_rows": int(tokens.is_degenerate.sum()),
-        "short_eval_rows": int((tokens.counts < options.min_tokens).sum()),
+        "repeated_eval_ids": EvaluationRows.open(rows_path).count_repeated_ids(),
         "unspaced_eval_rows": count_unspaced(texts, tokens.counts, tokenizer),
         "long_token_eval_rows": count_long_tokens(texts, tokens.counts),
     }
@@ -241,6 +241,12 @@ def _prepare(
 
 def _warnings_of(counts: Mapping[str, int], tokenizer: str) -> Iterator[str]:
     """Yields warnings to act on before the scan."""
+    if counts["repeated_eval_ids"]:
+        yield (
+            f"Warning: {counts['repeated_eval_ids']:,} ids of evaluation rows are those of several "
+            "rows of one set with different texts: only instance_ids and num_instances go by ids, "
+            "all else goes by rows; NAME=PATH makes a set of each path"
+        )
     if counts["unspaced_eval_rows"]:
         yield (
             f"Warning: {counts['unspaced_eval_rows']:,} of {counts['eval_rows']:,} evaluation rows "

@@ -51,6 +51,7 @@ from beam_pipeline.overlap.removal.training_files import (
 )
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.contaminated import read_eval_tokens
+from beam_pipeline.overlap.results.rules import SHORT_TOKENS
 from beam_pipeline.storage.files import (
     exists,
     is_folder,
@@ -65,6 +66,7 @@ from beam_pipeline.storage.matching import match, unchanged
 
 _CLEAN_CORPUS = "clean corpus"
 _DONE = ".done"
+_MAX_SHORT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ def remove(
       ProbelineError: a file has changed since the scan.
     """
     summary = read_result(options.result_path)
+    check_short_rows(options.removal, summary)
     cut = make_cut(options.removal, options.result_path, summary)
     job = FileJob(
         name=_CLEAN_CORPUS,
@@ -137,6 +140,19 @@ def remove(
         facts=_facts(options, summary, values_of(options.removal)),
     )
     return _run(job, options, summary, beam_options)
+
+
+def check_short_rows(config: RemovalConfig, summary: dict[str, Any]) -> None:
+    """Raises UsageError if rows that are too short to mean much alone would drop a lot of text."""
+    counts = summary["counts"]
+    share = counts["short_row_chars"] / max(1, counts["train_text_chars"])
+    if share > _MAX_SHORT_SHARE and config.remove != "mask" and not config.allow_short_rows:
+        raise UsageError(
+            f"--remove={config.remove} would take up to {share:.1%} of the characters for the sake "
+            f"of evaluation rows of fewer than {SHORT_TOKENS} tokens alone, in "
+            f"{counts['short_row_documents']:,} documents: run the overlap job with "
+            f"--preset=precise or --min_tokens={SHORT_TOKENS}, or pass --allow_short_rows"
+        )
 
 
 def check_output(options: RemovalOptions, flag: str) -> None:

@@ -64,6 +64,14 @@ class RemovalConfig:
         group="removal",
         affects="",
     )
+    allow_short_rows: bool = flag(
+        "Drop documents even if rows of fewer than 8 tokens alone take more than 5 % of the "
+        "training characters.",
+        False,
+        action="store_true",
+        group="removal",
+        affects="",
+    )
     mask_token: str = flag("Replacement for masked text.", "⟦removed⟧", group="removal", affects="")
 
     min_coverage: float = flag(

@@ -99,7 +99,7 @@ def write_report(
     if png:
         write_file(png, matrix_picture(report))
     return (
-        f"{report.overall[0]} evaluation instances share an n-gram with the training data; "
+        f"{report.overall[0]} evaluation rows share an n-gram with the training data; "
         f"{' and '.join(filter(None, (html, png)))} written"
     )
 

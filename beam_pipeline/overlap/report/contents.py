@@ -30,19 +30,21 @@ from beam_pipeline.overlap.results.layout import (
     REMOVAL_MANIFEST,
     REPORT,
     RULES,
-    STATS,
     STATS_BY_TRAIN_PATH,
     SUCCESS_NAME,
     TRAIN_FILES,
+    VERDICTS,
 )
 from beam_pipeline.overlap.results.output_files import escape_surrogates
+from beam_pipeline.overlap.results.rules import SHORT_TOKENS
 from beam_pipeline.storage import files
 from beam_pipeline.storage.lines import explained_damage
 
-VERSION = 1
+VERSION = 2
 LEVELS = (0.0, 0.2, 0.5, 0.8)  # min coverage; at 0, any hit counts
 MAX_ROWS = 1_000  # evaluation rows, all in the browser's memory
 MAX_FILES = MAX_NGRAMS = 50
+MAX_SHORT_ROWS = 5
 MARGIN_CHARS = 200  # the default of --margin_chars
 ROW_KEY = ("eval_dataset", "eval_path", "eval_row")
 _COVERAGE_SCHEMA = pa.schema(
@@ -61,23 +63,40 @@ _COVERAGE_SCHEMA = pa.schema(
 
 
 class Hits(msgspec.Struct, frozen=True):
-    """Instances that are hit, all instances, and covered tokens of rows."""
+    """Evaluation rows that are hit, rows that were looked up, and covered tokens."""
 
     num_hit: int
-    num_instances: int
+    num_looked_up: int
     covered_tokens: int
 
     @property
     def share(self) -> float:
-        """The share of instances that are hit; 0 without instances."""
-        return self.num_hit / self.num_instances if self.num_instances else 0.0
+        """The share of rows that are hit; 0 if none was looked up."""
+        return self.num_hit / self.num_looked_up if self.num_looked_up else 0.0
 
     def __str__(self) -> str:
-        return f"{self.num_hit:,} of {self.num_instances:,}"
+        return f"{self.num_hit:,} of {self.num_looked_up:,}"
+
+
+class RowCounts(msgspec.Struct):
+    """A line of overlap_verdicts; without n it is of any n."""
+
+    eval_dataset: str
+    n: int | None
+    num_rows: int
+    num_hit: int
+    num_hit_short: int
+    num_clean: int
+    num_not_looked_up: int
+
+    @property
+    def num_looked_up(self) -> int:
+        """The rows that were looked up."""
+        return self.num_rows - self.num_not_looked_up
 
 
 class Level(msgspec.Struct):
-    """Instances with a row of at least `min_coverage`."""
+    """Rows of at least `min_coverage`."""
 
     min_coverage: float
     by_length: list[Hits]  # at each configured n
@@ -88,6 +107,8 @@ class EvaluationSet(msgspec.Struct):
     """An evaluation set at each of LEVELS."""
 
     name: str
+    num_not_looked_up: int
+    num_hit_short: int  # rows of fewer than SHORT_TOKENS
     levels: list[Level]
 
 
@@ -144,16 +165,17 @@ class Removal(msgspec.Struct):
 
 
 class Verdicts(msgspec.Struct):
-    """A rule's verdicts on the instances of an evaluation set."""
+    """A rule's verdicts on the rows of an evaluation set."""
 
     eval_dataset: str
     rule: str
     n: int
-    num_instances: int
+    num_rows: int
     num_clean: int
     num_between: int
     num_dirty: int
     num_dirty_by_short_texts: int
+    num_not_looked_up: int
 
 
 class FieldHits(msgspec.Struct):
@@ -182,6 +204,7 @@ class Report(msgspec.Struct, kw_only=True):
     verdicts: list[Verdicts]
     rows: list[Row]  # the first MAX_ROWS by tokens covered
     num_rows: int
+    short_rows: list[Row]  # of fewer than SHORT_TOKENS, in most training documents
     train_files: list[TrainFile]  # the first MAX_FILES by instances hit
     num_train_files: int  # with a hit
     removal: Removal
@@ -217,6 +240,7 @@ def contents(output: Output, lengths: Sequence[int]) -> Report:
         verdicts=list(output.records(RULES, Verdicts)),
         rows=list(_first_rows(lines, rows, lengths)),
         num_rows=len(rows),
+        short_rows=_short_rows(rows),
         train_files=train_files,
         num_train_files=num_train_files,
         removal=_removal(output),
@@ -226,11 +250,12 @@ def contents(output: Output, lengths: Sequence[int]) -> Report:
     )
 
 
-def write_contents(folder: str, temp_folder: str, lengths: Sequence[int]) -> None:
-    """Writes report.json to a folder that has all result files."""
-    data = msgspec.json.encode(contents(Output(folder), lengths))
+def write_contents(folder: str, temp_folder: str, lengths: Sequence[int]) -> Report:
+    """Writes report.json to a folder that has all result files, and returns its contents."""
+    report = contents(Output(folder), lengths)
     with files.atomic_write(f"{folder}/{REPORT}", temp_folder) as stream:
-        stream.write(data + b"\n")
+        stream.write(msgspec.json.encode(report) + b"\n")
+    return report
 
 
 def read_contents(output: Output, lengths: Sequence[int]) -> Report:
@@ -291,33 +316,41 @@ def _sets(
 ) -> list[EvaluationSet]:
     """Returns all evaluation sets, most covered tokens first."""
 
-    class Stat(msgspec.Struct):
-        eval_dataset: str
-        num_instances: int
-
-    num_instances = {stat.eval_dataset: stat.num_instances for stat in output.records(STATS, Stat)}
-    tables = [*(_at(lines, length) for length in lengths), rows]
-    found = {level: [_hits(table, level) for table in tables] for level in LEVELS}
+    counts: dict[str, dict[int | None, RowCounts]] = defaultdict(dict)
+    for one in output.records(VERDICTS, RowCounts):
+        counts[one.eval_dataset][one.n] = one
+    tables = {**{length: _at(lines, length) for length in lengths}, None: rows}
+    found = {(level, n): _hits(each, level) for level in LEVELS for n, each in tables.items()}
     sets = []
-    for name, number in num_instances.items():
+    for name, of_set in counts.items():
         levels = []
-        for level, by_table in found.items():
-            hits = [by_set.get(name, (0, 0)) for by_set in by_table]
-            *by_length, at_any = (Hits(num_hit, number, tokens) for num_hit, tokens in hits)
-            levels.append(Level(level, by_length, at_any))
-        sets.append(EvaluationSet(name, levels))
+        for level in LEVELS:
+            by_n = {n: found[level, n].get(name, (0, 0)) for n in tables}
+            *by_length, of_any = (
+                Hits(num_hit, of_set[n].num_looked_up, tokens)
+                for n, (num_hit, tokens) in by_n.items()
+            )
+            levels.append(Level(level, by_length, of_any))
+        at_any = of_set[None]
+        sets.append(EvaluationSet(name, at_any.num_not_looked_up, at_any.num_hit_short, levels))
     return sorted(sets, key=lambda one: -one.levels[0].at_any.covered_tokens)
 
 
 def _hits(table: pa.Table, level: float) -> dict[str, tuple[int, int]]:
-    """Returns by set the instances with a row of at least that coverage, and such rows' tokens."""
+    """Returns by set the number of rows of at least that coverage, and their covered tokens."""
     coverage = pc.field("coverage")
     reached = table.filter((coverage >= level) & (coverage > 0))
     found = reached.group_by("eval_dataset").aggregate(
-        [("instance_id", "count_distinct"), ("num_covered_tokens", "sum")]
+        [("eval_row", "count"), ("num_covered_tokens", "sum")]
     )
-    columns = "instance_id_count_distinct", "num_covered_tokens_sum"
+    columns = "eval_row_count", "num_covered_tokens_sum"
     return {one["eval_dataset"]: (one[columns[0]], one[columns[1]]) for one in found.to_pylist()}
+
+
+def _short_rows(rows: pa.Table) -> list[Row]:
+    short = rows.filter(pc.field("num_tokens") < SHORT_TOKENS).drop_columns("line")
+    first = short.sort_by([("num_train_documents", "descending")]).slice(0, MAX_SHORT_ROWS)
+    return [Row(**row, scores=[]) for row in first.to_pylist()]
 
 
 def _first_rows(lines: pa.Table, rows: pa.Table, lengths: Sequence[int]) -> Iterator[Row]:

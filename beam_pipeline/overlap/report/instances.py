@@ -3,13 +3,14 @@
   [Row], overlap_matches → documents of each row, with the shared places
   documents, overlap_details or the files of texts → passages of both texts
 
-The matches are read once, one row group at a time; only those of a few documents per row are kept.
+The matches are read once, one row group at a time. Only those of a few documents per row are kept,
+with merged places, so memory does not depend on how often an n-gram occurs.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,10 +25,15 @@ from beam_pipeline.overlap.report.passages import Piece, Span, merge_spans, pass
 from beam_pipeline.overlap.results.contaminated import merge_spans_of, places_of
 from beam_pipeline.overlap.results.details import COMPACT, FULL
 from beam_pipeline.overlap.results.layout import DETAILS, EVAL_TEXTS, MATCHES, TRAIN_TEXTS
+from beam_pipeline.overlap.results.matches import cut_by_weight
+from beam_pipeline.overlap.results.output_files import place_lists
 
 DOCUMENTS_PER_ROW = 3
 _DOCUMENT_KEY = ("train_path", "train_row")
-_VALUES = ("train_doc_id", "n", "eval_offsets", "train_offsets")
+_PAIR_KEY = ("place", *_DOCUMENT_KEY)
+_OFFSETS = ("eval_offsets", "train_offsets")
+_VALUES = ("train_doc_id", "n", *_OFFSETS)
+_PLACES_AT_A_TIME = 1 << 20
 
 
 @dataclass
@@ -84,8 +90,35 @@ def _best_matches(output: Output, rows: Sequence[Row], advance: Advance) -> pa.T
         chosen = names.join(keys, list(ROW_KEY), join_type="inner").sort_by("match")
         if len(chosen):
             found = group.take(chosen["match"]).append_column("place", chosen["place"])
-            best = _best(found if best is None else pa.concat_tables([best, found]), goes_on=True)
+            found = found.append_column("num_ngrams", pa.array(np.ones(len(found), np.int64)))
+            sizes = sum(pc.list_value_length(found[name]).to_numpy() for name in _OFFSETS)
+            cuts = cut_by_weight(sizes.astype(np.int64), _PLACES_AT_A_TIME)
+            parts = [_merged(found.slice(start, stop - start)) for start, stop in cuts]
+            best = _best(pa.concat_tables([*([best] if best else []), *parts]), goes_on=True)
     return None if best is None else _best(best, goes_on=False)
+
+
+def _runs(matches: pa.Table, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first match of each run of equal keys, and the run of each match."""
+    begins = np.ones(len(matches), bool)
+    begins[1:] = False
+    for name in names:
+        column = matches[name].combine_chunks()
+        begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(begins), np.cumsum(begins) - 1
+
+
+def _merged(matches: pa.Table) -> pa.Table:
+    """Makes one of all matches of a pair and n, with merged places."""
+    firsts, of_match = _runs(matches, [*_PAIR_KEY, "n"])
+    merged = matches.drop_columns([*_OFFSETS, "num_ngrams"]).take(pa.array(firsts))
+    counts = np.bincount(of_match, matches["num_ngrams"].to_numpy()).astype(np.int64)
+    for name in _OFFSETS:
+        of_places, starts, ends = places_of(matches[name].combine_chunks())
+        spans = merge_spans_of(of_match[of_places], starts, ends)
+        bounds = np.searchsorted(spans.documents, np.arange(len(firsts) + 1))
+        merged = merged.append_column(name, place_lists(bounds, spans.starts, spans.ends))
+    return merged.append_column("num_ngrams", pa.array(counts))
 
 
 def _best(matches: pa.Table, goes_on: bool) -> pa.Table:
@@ -94,12 +127,8 @@ def _best(matches: pa.Table, goes_on: bool) -> pa.Table:
     Documents are ranked by shared characters of the row, then by the number of n-grams.
     """
     rows = matches["place"].to_numpy()
-    begins = np.append(True, rows[1:] != rows[:-1])
-    for name in _DOCUMENT_KEY:
-        column = matches[name]
-        begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
-    pair_of_match, firsts = np.cumsum(begins) - 1, np.flatnonzero(begins)
-    num_ngrams = np.bincount(pair_of_match)
+    firsts, pair_of_match = _runs(matches, _PAIR_KEY)
+    num_ngrams = np.bincount(pair_of_match, matches["num_ngrams"].to_numpy())
     of_places, starts, ends = places_of(matches["eval_offsets"].combine_chunks())
     spans = merge_spans_of(pair_of_match[of_places], starts, ends)
     num_chars = np.bincount(spans.documents, spans.ends - spans.starts, len(firsts))
@@ -121,7 +150,7 @@ def _documents(matches: pa.Table | None) -> Iterator[tuple[int, Document]]:
         if key not in found:
             found[key] = Document(*key[1:], match["train_doc_id"], Counter(), [], [])
         document = found[key]
-        document.num_ngrams[match["n"]] += 1
+        document.num_ngrams[match["n"]] += match["num_ngrams"]
         for spans, name in (
             (document.eval_spans, "eval_offsets"),
             (document.train_spans, "train_offsets"),
@@ -152,29 +181,37 @@ _FILES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
 def _add_passages(
     output: Output, instances: Sequence[Instance], details: str, advance: Advance
 ) -> None:
-    """Adds passages to the documents if the output has both texts."""
+    """Adds passages to the documents if the output has both texts; holds one text at a time."""
     pairs = [(one.row, document) for one in instances for document in one.documents]
-    texts: list[dict[str, str]] = [{} for _ in pairs]
     for name, key in _FILES.get(details, []):
-        keys = []
+        wanted: dict[tuple, list[Document]] = defaultdict(list)
         for row, document in pairs:
             place = {each: getattr(row, each) for each in ROW_KEY}
             place |= {each: getattr(document, each) for each in _DOCUMENT_KEY}
-            keys.append(tuple(place[field] for field in key))
-        found = _records(output, name, key, keys, advance)
-        for of_pair, one in zip(texts, keys, strict=True):
-            of_pair |= found.get(one, {})
-    for (_, document), of_pair in zip(pairs, texts, strict=True):
-        if "eval_text" in of_pair and "train_text" in of_pair:
-            document.in_eval = passages(of_pair["eval_text"], document.eval_spans)
-            document.in_train = passages(of_pair["train_text"], document.train_spans)
+            wanted[tuple(place[field] for field in key)].append(document)
+        for place, texts in _texts(output, name, key, wanted, advance):
+            for document in wanted[place]:
+                if texts.eval_text is not None:
+                    document.in_eval = passages(texts.eval_text, document.eval_spans)
+                if texts.train_text is not None:
+                    document.in_train = passages(texts.train_text, document.train_spans)
+    for _, document in pairs:
+        if document.in_eval is None or document.in_train is None:
+            document.in_eval = document.in_train = None
 
 
-def _records(
+class _Texts(msgspec.Struct):
+    """The texts of a record, without the lists of its places."""
+
+    eval_text: str | None = None
+    train_text: str | None = None
+
+
+def _texts(
     output: Output, name: str, key: Sequence[str], wanted: Iterable[tuple], advance: Advance
-) -> dict[tuple, dict]:
-    """Returns the first record of each key; stops reading once all are found."""
-    left, found = set(wanted), {}
+) -> Iterator[tuple[tuple, _Texts]]:
+    """Yields the texts of the first record of each key; stops reading once all are found."""
+    left = set(wanted)
     types = [(field, int if field.endswith("_row") else str) for field in key]
     decoder = msgspec.json.Decoder(msgspec.defstruct("Key", types))
     with reading(output.file(name)):
@@ -182,8 +219,14 @@ def _records(
             for line in lines:
                 place = msgspec.structs.astuple(decoded(line, decoder))
                 if place in left:
-                    found[place] = json.loads(line)
                     left.remove(place)
+                    yield place, _texts_of(line)
             if not left:
                 break
-    return found
+
+
+def _texts_of(line: bytes) -> _Texts:
+    try:
+        return msgspec.json.decode(line, type=_Texts)
+    except msgspec.DecodeError:  # a lone surrogate
+        return msgspec.convert(json.loads(line), _Texts)

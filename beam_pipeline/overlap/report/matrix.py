@@ -64,7 +64,7 @@ def matrix_picture(report: Report) -> bytes:
     width = _MARGIN_INCHES[0] + _COLUMN_INCHES * (len(lengths) + 1)
     height = _MARGIN_INCHES[1] + _ROW_INCHES * max(1, len(sets))
     picture = new_figure(note, (width, height))
-    picture.suptitle("Instances that share an n-gram with the training data", fontsize=11)
+    picture.suptitle("Evaluation rows that share an n-gram with the training data", fontsize=11)
     axes = picture.subplots()
     if sets:
         _draw_cells(axes, [[*one.levels[0].by_length, one.levels[0].at_any] for one in sets])

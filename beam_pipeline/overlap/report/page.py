@@ -47,6 +47,7 @@ class Summary(msgspec.Struct):
     options: dict[str, Any]
     versions: dict[str, str]
     counts: dict[str, Any]
+    warnings: list[str]
 
     @property
     def started(self) -> str:
@@ -55,9 +56,8 @@ class Summary(msgspec.Struct):
 
     @property
     def num_not_looked_up(self) -> int:
-        """The number of evaluation rows skipped as too short or without a word."""
-        skips = self.options["degenerate"] == "skip"
-        return self.counts.get("short_eval_rows", 0) + skips * self.counts["degenerate_eval_rows"]
+        """The number of evaluation rows that were not looked up."""
+        return sum(self.counts["eval_rows_not_looked_up"].values())
 
 
 class Cap(NamedTuple):
@@ -115,11 +115,13 @@ def _cell_style(share: float) -> str:
 def caps_of(summary: Summary, report: Report) -> list[Cap]:
     """Returns the options that omitted something, in the order of the page."""
     options, counts = summary.options, summary.counts
-    short, degenerate = counts.get("short_eval_rows", 0), counts["degenerate_eval_rows"]
+    left_out = counts["eval_rows_not_looked_up"]
     dropped, most = options["drop_ngrams"], options["max_document_frequency"]
-    boilerplate = [f"max_document_frequency={most}"] * bool(most)
+    is_precise = options["preset"] == "precise"
+    boilerplate = ["preset=precise"] * is_precise
+    boilerplate += [f"max_document_frequency={most}"] * bool(most)
     boilerplate += [f"drop_ngrams={path}" for path in dropped]
-    where = "of training documents" if dropped else "in more training documents"
+    where = "in more training documents" if most and not dropped else "of training documents"
     details = ("max_details_per_pair", "max_details")
     rows = [
         (
@@ -137,14 +139,14 @@ def caps_of(summary: Summary, report: Report) -> list[Cap]:
         (
             "sets",
             [f"min_tokens={options['min_tokens']}"],
-            short,
-            f"{number_of(short, 'shorter row')} not looked up",
+            too_short := left_out.get("too short", 0),
+            f"{number_of(too_short, 'shorter row')} not looked up",
         ),
         (
             "sets",
             ["degenerate=skip"],
-            degenerate if options["degenerate"] == "skip" else 0,
-            f"{number_of(degenerate, 'evaluation row')} without a word not looked up",
+            no_words := left_out.get("no words", 0),
+            f"{number_of(no_words, 'evaluation row')} without a word not looked up",
         ),
         ("texts", ["details=none"], options["details"] == "none", "the result has no texts"),
         (
@@ -168,9 +170,9 @@ def _tables(summary: Summary, report: Report, removed: Sequence[Removed]) -> Ite
     """Yields the ordinary tables, named after their contents."""
     columns = [*_text("evaluation set", "fields hit"), "rows"]
     yield Table("Rows by the fields that were hit", columns, _values(report.fields), "fields")
-    verdicts = "instances", "clean", "in between", "dirty", "dirty by short texts alone"
+    verdicts = "rows", "clean", "in between", "dirty", "by short texts", "not looked up"
     columns = [*_text("evaluation set", "rule"), "n", *verdicts]
-    yield Table("Instances by rule", columns, _values(report.verdicts), "rules")
+    yield Table("Rows by rule", columns, _values(report.verdicts), "rules")
     removal = report.removal
     ways = list(_ways(removal.total))
     yield Table("Ways of removal", _text("--remove", "takes"), ways, "ways")
@@ -182,7 +184,7 @@ def _tables(summary: Summary, report: Report, removed: Sequence[Removed]) -> Ite
     title, columns = "Contaminated documents by training file", ["training file", "texts", *_TAKEN]
     files = [[one.name, one.num_texts, *_values([one])[0][1:-1]] for one in removal.by_file]
     yield Table(title, columns, files, "by-file", removal.num_files - len(files))
-    title, columns = "Training files with a hit", ["training file", "instances"]
+    title, columns = "Training files with a hit", ["training file", "distinct ids"]
     files = [[one.path, one.num_hit, _by_set(one.by_set)] for one in report.train_files]
     columns += _text("by evaluation set")
     yield Table(title, columns, files, "files", report.num_train_files - len(files))

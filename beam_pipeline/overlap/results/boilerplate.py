@@ -1,8 +1,10 @@
-"""N-grams that do not count: those in many training documents, and those of --drop_ngrams.
+"""N-grams that do not count: those in many training documents or evaluation rows, or dropped.
 
 SHARED_COUNTS                     → those in more than k documents, and dropped ones
+index shards                      → those in many evaluation rows
 lines {ngram} of --drop_ngrams    → (index shard, n-gram) of those in an evaluation row
-both                              → a file of keys → Keep
+all                               → a file of keys → Keep
+                                  → rows of which all n-grams are boilerplate
                                   → lines {ngram, n, documents} of those in training documents
 """
 
@@ -22,9 +24,11 @@ from beam_pipeline.overlap.ngrams.matching import find_candidates
 from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.token_texts import ngrams_of, token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
-from beam_pipeline.overlap.results.counts import NGRAM_KEYS, ngrams_of_rows
+from beam_pipeline.overlap.results.counts import NGRAM_KEYS, count_buckets, ngrams_of_rows
+from beam_pipeline.overlap.results.expansion import PAIRS
 from beam_pipeline.overlap.results.match_files import Keep
 from beam_pipeline.overlap.results.output_files import read_lines, write_lines
+from beam_pipeline.overlap.results.row_overlaps import RowLists
 from beam_pipeline.storage.files import atomic_write, open_file
 from beam_pipeline.storage.matching import FileVersion, unchanged
 
@@ -94,6 +98,19 @@ def boilerplate_of(path: str, bucket: int, postings: Sequence[Postings]) -> np.n
     return np.sort(np.concatenate(parts))
 
 
+def bare_rows(path: str, postings: Sequence[Postings]) -> np.ndarray:
+    """Returns the PAIRS of evaluation rows and n whose n-grams are all in a file of keys."""
+    texts, found = postings[0].texts, [np.empty(0, PAIRS)]
+    for bucket in range(count_buckets(len(texts.firsts) - 1)):
+        for lists in RowLists.of(boilerplate_of(path, bucket, postings)).pieces(texts):
+            num_places = lists.num_tokens(texts) - lists.lengths + 1
+            is_bare = lists.all_places(texts).sizes == num_places
+            bare = np.empty(int(is_bare.sum()), PAIRS)
+            bare["number"], bare["n"] = lists.numbers[is_bare], lists.lengths[is_bare]
+            found.append(bare)
+    return np.concatenate(found)
+
+
 def write_boilerplate_lines(
     path: str, temp_folder: str, boilerplate: np.ndarray, postings: Sequence[Postings]
 ) -> None:
@@ -110,6 +127,25 @@ def write_boilerplate_lines(
     names = ("ngram", "n", "documents")
     records = ((ngram, n, documents) for n, ngram, documents in sorted(found))
     write_lines(path, temp_folder, (dict(zip(names, each, strict=True)) for each in records))
+
+
+# --- many evaluation rows -----------------------------------------------------------------------
+
+
+def common_ngrams(
+    indexes: Sequence[Index], postings: Sequence[Postings], max_eval_rows: int
+) -> np.ndarray:
+    """Returns the KEYS of the n-grams of more than `max_eval_rows` evaluation rows."""
+    found = [np.empty(0, KEYS)]
+    for shard, (index, posting) in enumerate(zip(indexes, postings, strict=True)):
+        has_many = np.diff(index.bounds.astype(np.int64)) > max_eval_rows
+        located = posting.locate(index.bounds[:-1][has_many].astype(np.int64))
+        num_rows, _ = posting.num_rows(located.ngrams, located.keys)
+        ngrams = located.ngrams[num_rows > max_eval_rows]
+        of_shard = np.empty(len(ngrams), KEYS)
+        of_shard["shard"], of_shard["ngram"] = shard, ngrams
+        found.append(of_shard)
+    return np.concatenate(found)
 
 
 # --- --drop_ngrams ------------------------------------------------------------------------------

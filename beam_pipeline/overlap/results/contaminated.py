@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from beam_pipeline.documents.batch import array_buffers
 from beam_pipeline.overlap.ngrams.index import distinct
+from beam_pipeline.overlap.ngrams.sections import count_code_points
 from beam_pipeline.overlap.ngrams.token_batches import Texts, token_batches
 from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
@@ -85,10 +87,22 @@ def merge_spans_of(documents: np.ndarray, starts: np.ndarray, ends: np.ndarray) 
 
 
 class ContaminatedDocuments:
-    """Writes the documents of a work unit that have matches, one block at a time."""
+    """Writes the documents of a work unit that have matches, one block at a time.
 
-    def __init__(self, files: LazyFiles, scanned: ScannedUnit, evaluation: Evaluation):
+    Counts documents, and their characters, with matches of short rows alone; without
+    `short_rows_contaminate`, these are not contaminated.
+    """
+
+    def __init__(
+        self,
+        files: LazyFiles,
+        scanned: ScannedUnit,
+        evaluation: Evaluation,
+        short_rows_contaminate: bool = True,
+    ):
         self._files, self._scanned, self._evaluation = files, scanned, evaluation
+        self._short_rows_contaminate = short_rows_contaminate
+        self.num_short_documents = self.num_short_chars = 0
         self._block: Block | None = None
         self._spans: list[MergedSpans] = []
         self._pairs: list[np.ndarray] = []
@@ -98,25 +112,47 @@ class ContaminatedDocuments:
         if found.block is not self._block:
             self.flush()
             self._block = found.block
+            self._has_long = np.zeros(len(found.block.rows), bool)
+        documents, rows, shared = found.matches.documents, found.matches.rows, found.shared
+        is_long = ~self._evaluation.is_short[rows]
+        self._has_long[documents[is_long]] = True
+        if not (self._short_rows_contaminate or is_long.all()):
+            if not is_long.any():
+                return
+            documents, rows = documents[is_long], rows[is_long]
+            which = np.unique(found.of_match[is_long])
+            places, shared = places.take(pa.array(which)), shared[which]
         of_ngrams, starts, ends = places_of(places)
-        of_places = found.block.documents[found.shared][of_ngrams]
+        of_places = found.block.documents[shared][of_ngrams]
         self._spans.append(merge_spans_of(of_places, starts, ends))
-        datasets = self._evaluation.instances.datasets_of(found.matches.rows)
-        pairs = found.matches.documents * len(self._evaluation.rows.datasets) + datasets
+        datasets = self._evaluation.instances.datasets_of(rows)
+        pairs = documents * len(self._evaluation.rows.datasets) + datasets
         self._pairs.append(np.unique(pairs[first_of_each([pairs])]))
 
     def flush(self) -> None:
         """Writes the documents of the last block."""
-        if self._block is not None:
+        if self._block is None:
+            return
+        if self._short_rows_contaminate:
+            texts = self._block.texts
+            assert texts is not None
+            utf8, bounds = array_buffers(texts)
+            for at in np.flatnonzero(~self._has_long).tolist():
+                self.num_short_documents += 1
+                self.num_short_chars += count_code_points(utf8[bounds[at] : bounds[at + 1]])
+        if self._short_rows_contaminate or self._has_long.any():
             writer = self._files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
             writer.write_table(self._table(self._block))
-            self._spans, self._pairs = [], []
+        self._spans, self._pairs = [], []
 
     def _table(self, block: Block) -> pa.Table:
-        num = len(block.rows)
         assert block.ids is not None
         spans = merge_spans_of(*map(np.concatenate, zip(*self._spans, strict=True)))
-        by_document = np.searchsorted(spans.documents, np.arange(num + 1))
+        which = np.arange(len(block.rows))
+        if not self._short_rows_contaminate:
+            which = np.flatnonzero(self._has_long)
+        num, ends = len(which), np.append(which, len(block.rows))
+        by_document = np.searchsorted(spans.documents, ends)
         names = np.array(list(map(escape_surrogates, self._evaluation.rows.datasets)), object)
         order = np.argsort(names)
         place_of = np.argsort(order)  # the rank of each name
@@ -124,10 +160,10 @@ class ContaminatedDocuments:
         pairs = np.sort(documents * len(names) + place_of[datasets])
         columns = [
             pa.array([escape_surrogates(self._scanned.unit.path)] * num, pa.string()),
-            block.rows + self._scanned.row_offset,
-            strings_of(block.ids),
+            block.rows[which] + self._scanned.row_offset,
+            strings_of(block.ids.take(pa.array(which))),
             pa.ListArray.from_arrays(
-                np.searchsorted(pairs // len(names), np.arange(num + 1)).astype(np.int32),
+                np.searchsorted(pairs // len(names), ends).astype(np.int32),
                 pa.array(names[order][pairs % len(names)], pa.string()),
             ),
             place_lists(by_document, spans.starts, spans.ends),

@@ -142,6 +142,11 @@ def _parts(paths: Sequence[str], keep: Keep | None) -> Iterator[Keep]:
         yield keep_part
 
 
+def count_buckets(num_rows: int) -> int:
+    """Returns the number of buckets of evaluation rows."""
+    return -(-num_rows // ROWS_PER_BUCKET)
+
+
 def _by_bucket(numbers: np.ndarray) -> Iterator[tuple[int, slice]]:
     """Yields each bucket, and the slice of its evaluation rows in these ascending numbers."""
     for bucket in np.unique(numbers // ROWS_PER_BUCKET).tolist():

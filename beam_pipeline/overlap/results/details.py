@@ -35,6 +35,7 @@ from beam_pipeline.overlap.results.output_files import (
     record_pieces,
     sizes_of,
 )
+from beam_pipeline.overlap.results.rules import SHORT_TOKENS
 
 FULL, COMPACT, NONE = "full", "compact", "none"
 _LINE_BYTES_AT_A_TIME = 4 << 20
@@ -66,6 +67,11 @@ class Evaluation:
     def instances(self) -> Instances:
         """The instances of the rows."""
         return Instances(self.rows)
+
+    @functools.cached_property
+    def is_short(self) -> np.ndarray:
+        """Whether each row has fewer than SHORT_TOKENS tokens, bool."""
+        return np.diff(self.postings[0].texts.firsts) < SHORT_TOKENS
 
     def beginning_sizes(self, mode: str) -> np.ndarray:
         """Returns the size in bytes of the beginning of each evaluation row's lines, int64."""

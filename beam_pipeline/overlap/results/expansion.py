@@ -77,6 +77,8 @@ class ExpandedUnit(NamedTuple):
     num_details: int = 0
     num_left_out: int = 0  # by --max_details
     paths: Mapping[str, str] = {}  # of the files that are not empty, by name
+    num_short_documents: int = 0  # contaminated by short rows alone
+    num_short_chars: int = 0  # of these documents
 
 
 def expand_unit(
@@ -87,12 +89,13 @@ def expand_unit(
     options: DetailsOptions,
     keep: Keep | None = None,
     quota: int | None = None,
+    short_rows_contaminate: bool = True,
 ) -> ExpandedUnit:
     """Writes the files `prefix`.* of a work unit, with at most `quota` details."""
     with LazyFiles(prefix, temp_folder) as files:
         details = UnitLines(scanned, evaluation, options)
         instances = _InstanceLines(files, scanned, evaluation)
-        documents = ContaminatedDocuments(files, scanned, evaluation)
+        documents = ContaminatedDocuments(files, scanned, evaluation, short_rows_contaminate)
         hits, pending = np.empty(0, np.uint64), []
         for found in read_matches(scanned.paths, evaluation.postings, keep):
             if options.mode != NONE:
@@ -113,7 +116,8 @@ def expand_unit(
             as_pairs = np.empty(len(hits), PAIRS)
             as_pairs["number"], as_pairs["n"] = hits >> _HALF, hits
             files.get("hits").write(as_pairs.tobytes())
-    return ExpandedUnit(scanned, details.num_written, details.num_left_out, files.paths)
+    of_short = documents.num_short_documents, documents.num_short_chars
+    return ExpandedUnit(scanned, details.num_written, details.num_left_out, files.paths, *of_short)
 
 
 # --- instances ----------------------------------------------------------------------------------

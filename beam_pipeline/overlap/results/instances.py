@@ -1,9 +1,9 @@
-"""The instances of the evaluation sets, and the files that list those that are hit or clean.
+"""The instances of the evaluation sets, and the files that list those that are hit.
 
   documents, evaluation rows, n → lines {eval_dataset, n, instance_ids, train_path, …}
-  hits                          → lines of overlap_stats, also by training file, and clean lists
+  hits                          → lines of overlap_stats, also by training file
 
-An instance is all rows of a set with the same id.
+An instance is all rows of a set with the same id, as in marin. Everything else goes by rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,11 @@ from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.token_texts import slices_of
 from beam_pipeline.overlap.results.matches import first_of_each
 from beam_pipeline.overlap.results.output_files import (
-    column_of,
-    json_fields,
     json_lists,
     json_numbers,
     json_strings,
     record_lines,
 )
-
-_ROWS_AT_A_TIME = 1 << 16
 
 
 class Instances:
@@ -119,25 +115,3 @@ class Instances:
         files, *found = self._grouped(of_hit, hits["number"], hits["n"].astype(np.int64))
         path = json_strings(pa.array(names, pa.large_binary())).take(pa.array(files))
         return record_lines({"train_path": path, **self._fields(*found)})
-
-    def clean_lines(self, dataset: int, hit: np.ndarray) -> Iterator[memoryview]:
-        """Yields the rows of a set whose instances include none of the `hit` rows."""
-        is_left = np.zeros(self.firsts[-1], bool)
-        is_left[slice(*self.firsts[dataset : dataset + 2])] = True
-        is_left[self.of_row[hit]] = False
-        return row_lines(self.rows, np.flatnonzero(is_left[self.of_row]))
-
-
-def row_lines(
-    rows: EvaluationRows, numbers: np.ndarray, **more: pa.LargeBinaryArray
-) -> Iterator[memoryview]:
-    """Yields lines {id, eval_path, eval_row, …} of evaluation rows with ascending numbers."""
-    for at in range(0, len(numbers), _ROWS_AT_A_TIME):
-        here = slice(at, at + _ROWS_AT_A_TIME)
-        table = rows.take(numbers[here], with_texts=False)
-        fields = {
-            "id": json_strings(column_of(table, "instance_id")),
-            **json_fields(table, "eval_path", "eval_row"),
-            **{name: column[here] for name, column in more.items()},
-        }
-        yield record_lines(fields)

@@ -19,7 +19,8 @@ COVERAGE = "stats/overlap_coverage.jsonl"
 BOILERPLATE = "stats/overlap_boilerplate.jsonl"
 FIELD_HITS = "stats/overlap_fields.jsonl"
 RULES = "stats/overlap_rules.jsonl"
-SHORT_ROWS = "stats/overlap_short_rows.jsonl"
+VERDICTS = "stats/overlap_verdicts.jsonl"
+NOT_LOOKED_UP = "stats/overlap_not_looked_up.jsonl"
 TRAIN_TEXTS = "stats/overlap_train_texts.jsonl.gz"
 EVAL_TEXTS = "stats/overlap_eval_texts.jsonl.gz"
 DETAILS_LEFT_OUT = "stats/overlap_details_left_out.jsonl"
@@ -36,7 +37,7 @@ WORK_FOLDER = "tmp/work"
 # The names of our files, by folder. Evaluation sets may have any name.
 PATTERNS = {
     "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|rules|fields)\.jsonl"
-    r"|overlap_(boilerplate|short_rows)\.jsonl"
+    r"|overlap_(boilerplate|verdicts|not_looked_up)\.jsonl"
     r"|overlap_(details|ngrams|(train|eval)_texts)\.jsonl\.gz"
     r"|overlap_(matches|documents|train_files|eval_tokens)\.parquet|report\.json",
     CLEAN_FOLDER: r".+\.jsonl",
@@ -52,7 +53,7 @@ PATTERNS = {
 
 
 def clean_list_names(datasets: list[str], lengths: tuple[int, ...]) -> list[str]:
-    """Returns the names of the lists of clean instances, by set and, if there are several, by n."""
+    """Returns the names of the lists of clean rows, by set and, if there are several, by n."""
     by_length = [f"-n{n}" for n in lengths] if len(lengths) > 1 else []
     return [f"{dataset}{which}.jsonl" for dataset in datasets for which in ("", *by_length)]
 

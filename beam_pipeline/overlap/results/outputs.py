@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
-from beam_pipeline.overlap.evaluation import EvaluationRow, EvaluationRows
+from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, train_files_table
 from beam_pipeline.overlap.results.details import COMPACT, DetailsOptions
@@ -32,17 +32,14 @@ from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import (
     EMPTY_MEMBER,
     LazyFiles,
-    json_fields,
     json_line,
-    json_numbers,
     parquet_writer,
     parse_lines,
     read_tables,
-    record_lines,
 )
 from beam_pipeline.overlap.results.row_overlaps import HITS, BucketFiles
 from beam_pipeline.overlap.results.rules import Rule
-from beam_pipeline.overlap.results.verdicts import field_records, rule_lines
+from beam_pipeline.overlap.results.verdicts import RowVerdicts, field_records
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import atomic_write, unique_path
 from beam_pipeline.storage.many_files import join_files, local_copies
@@ -131,7 +128,8 @@ class OutputOptions(NamedTuple):
     details: DetailsOptions = DetailsOptions()
     rules: Sequence[Rule] = ()
     fields: Sequence[str] = ()  # of evaluation rows, if looked up separately
-    min_tokens: int = 0  # shorter evaluation rows match nothing and are listed
+    min_tokens: int = 0  # shorter evaluation rows match nothing
+    skip_degenerate: bool = False
 
 
 class Results(NamedTuple):
@@ -140,16 +138,21 @@ class Results(NamedTuple):
     units: Sequence[ExpandedUnit]  # by training path, then row
     groups: Sequence[FileGroup]  # the joined files of `units`
     buckets: Sequence[BucketFiles]  # by evaluation row number
+    verdicts: RowVerdicts
     options: OutputOptions
     boilerplate_paths: Sequence[str] | None = None  # None if every n-gram counts
-    short_rows: np.ndarray | None = None  # too short evaluation rows, and their token counts
     letters_paths: Sequence[str] = ()  # dead letters of the evaluation sets
 
     @property
     def hits(self) -> np.ndarray:
         """The HITS of all evaluation rows."""
-        hits = (np.frombuffer(bucket.hits, HITS) for bucket in self.buckets)
-        return np.concatenate([np.empty(0, HITS), *hits])
+        return hits_of(self.buckets)
+
+
+def hits_of(buckets: Iterable[BucketFiles]) -> np.ndarray:
+    """Returns the HITS of all evaluation rows."""
+    hits = (np.frombuffer(bucket.hits, HITS) for bucket in buckets)
+    return np.concatenate([np.empty(0, HITS), *hits])
 
 
 def write_outputs(
@@ -182,30 +185,16 @@ def _write_chunks(path: str, temp_folder: str, chunks: _Chunks) -> None:
 def _line_files(rows: EvaluationRows, results: Results) -> dict[str, _Chunks]:
     """Returns the contents of the JSON lines files written here, by name."""
     instances, hits, options = Instances(rows), results.hits, results.options
-    lengths = options.lengths
     lines: dict[str, _Chunks] = {
-        layout.STATS: instances.stats_lines(hits, lengths),
+        layout.STATS: instances.stats_lines(hits, options.lengths),
         layout.STATS_BY_TRAIN_PATH: _path_lines(instances, results),
+        **results.verdicts.lines(),
+        **results.verdicts.rule_lines(options.rules),
     }
-    names = iter(layout.clean_list_names(rows.datasets, tuple(lengths)))
-    for dataset in range(len(rows.datasets)):
-        for length in (None, *(lengths if len(lengths) > 1 else ())):
-            found = hits
-            if length is not None:
-                found = hits[hits["n"] == np.minimum(hits["num_tokens"], length)]
-            clean = instances.clean_lines(dataset, found["number"])
-            lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = clean
-    lines |= rule_lines(options.rules, instances, hits)
     if options.fields:
         lines[layout.FIELD_HITS] = map(json_line, field_records(rows, options.fields, hits))
     if results.boilerplate_paths is not None:
         lines[layout.BOILERPLATE] = _boilerplate_lines(results.boilerplate_paths)
-    if results.short_rows is not None:
-        numbers, num_tokens = results.short_rows
-        fields = json_fields(rows.take(numbers, with_texts=False), *EvaluationRow._fields)
-        lines[layout.SHORT_ROWS] = [
-            record_lines({**fields, "num_tokens": json_numbers(num_tokens)})
-        ]
     return lines
 
 

@@ -10,6 +10,9 @@ from typing import Literal, NamedTuple
 from beam_pipeline.errors import UsageError
 
 Verdict = Literal["clean", "between", "dirty"]
+# Rows of fewer tokens say little: a "yes" is in nearly any text. PaLM's n, and the least that
+# NeMo Curator compares.
+SHORT_TOKENS = 8
 _ANY = math.nextafter(0, 1)  # the smallest positive share
 
 

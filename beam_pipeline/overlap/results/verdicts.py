@@ -1,22 +1,183 @@
-"""Clean and dirty evaluation instances by each rule, and the fields that are hit.
+"""The verdict on each evaluation row: hit, clean or not looked up, or as a rule has it.
 
-  HITS → the highest score of each instance → overlap_rules, and a list for each set and verdict
+  HITS, rows left out, rows whose n-grams are all boilerplate
+       → RowVerdicts → counts and lists of clean rows and of rows not looked up
+       → the score of each row by a rule → overlap_rules, and a list for each set and verdict
        → the scores of each field of a row → overlap_fields
 
-An instance has one verdict, so all its rows are in one list. Without a hit its score is 0.
+A row that was not looked up has no other verdict. A row without a hit has a score of 0.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from beam_pipeline.overlap.evaluation import EvaluationRows
+from beam_pipeline.overlap.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.evaluation_sources import name_with_field
-from beam_pipeline.overlap.results.instances import Instances, row_lines
-from beam_pipeline.overlap.results.layout import RULES, rule_list_name
-from beam_pipeline.overlap.results.output_files import json_floats, json_line
-from beam_pipeline.overlap.results.rules import Rule, Verdict
+from beam_pipeline.overlap.ngrams.token_texts import TokenTexts
+from beam_pipeline.overlap.results import layout
+from beam_pipeline.overlap.results.output_files import (
+    column_of,
+    json_fields,
+    json_floats,
+    json_line,
+    json_numbers,
+    json_strings,
+    record_lines,
+)
+from beam_pipeline.overlap.results.rules import SHORT_TOKENS, Rule, Verdict
+
+# Why a row is not looked up, in order of precedence.
+REASONS = ("no words", "too short", "boilerplate")
+_NO_WORDS, _TOO_SHORT, _BOILERPLATE = range(len(REASONS))
+_ROWS_AT_A_TIME = 1 << 16
+type Lines = Iterable[bytes | memoryview]
+
+
+def left_out(texts: TokenTexts, min_tokens: int, skip_degenerate: bool) -> np.ndarray:
+    """Returns for each row the index in REASONS, before boilerplate is known; -1 is none."""
+    num_tokens = np.diff(texts.firsts)
+    # Each token is followed by a space.
+    num_letters = np.diff(texts.bounds[texts.firsts]) - num_tokens
+    reasons = np.where(num_tokens < min_tokens, _TOO_SHORT, -1)
+    reasons[(num_letters == 0) & (skip_degenerate | (num_tokens == 0))] = _NO_WORDS
+    return reasons
+
+
+class RowVerdicts:
+    """The verdicts on the rows of all evaluation sets.
+
+    Args:
+      left_out: of `left_out`.
+      bare: records with `number` and `n` of rows whose n-grams are all boilerplate.
+      hits: HITS.
+    """
+
+    def __init__(
+        self,
+        rows: EvaluationRows,
+        num_tokens: np.ndarray,
+        left_out: np.ndarray,
+        bare: np.ndarray,
+        hits: np.ndarray,
+        lengths: Sequence[int],
+    ):
+        self.rows, self.lengths = rows, lengths
+        self._num_tokens, self._bare, self._hits = num_tokens, bare, hits
+        self._is_left_out = left_out >= 0
+        self._of_set = rows.set_numbers()
+        is_hit, is_looked_up = self.at(None)
+        self.is_looked_up = is_looked_up
+        self._reasons = np.where(self._is_left_out, left_out, _BOILERPLATE)
+        self._is_short_hit = is_hit & (num_tokens < SHORT_TOKENS)
+
+    def at(self, length: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Returns whether each row is hit, and looked up, at a configured n; None is any n."""
+        num_rows = len(self._num_tokens)
+        if length is None:
+            num_bare = np.bincount(self._bare["number"], minlength=num_rows)
+            num_lengths = np.ones(num_rows, np.int64)  # distinct n of the row
+            for shorter in self.lengths[:-1]:
+                num_lengths += shorter < self._num_tokens
+            hit, is_bare = self._hits["number"], num_bare >= num_lengths
+        else:
+            at = np.minimum(self._num_tokens, length)
+            hit, bare = (
+                each["number"][each["n"] == at[each["number"]]] for each in (self._hits, self._bare)
+            )
+            is_bare = np.zeros(num_rows, bool)
+            is_bare[bare] = True
+        is_hit = np.zeros(num_rows, bool)
+        is_hit[hit] = True
+        return is_hit, is_hit | ~(self._is_left_out | is_bare)
+
+    def lines(self) -> dict[str, Lines]:
+        """Returns the lines of the files about the three verdicts, by name."""
+        lines: dict[str, Lines] = {}
+        counts: list[dict[str, Any]] = []
+        names = iter(layout.clean_list_names(self.rows.datasets, tuple(self.lengths)))
+        wanted = [None, *(self.lengths if len(self.lengths) > 1 else ())]
+        by_length = {length: self.at(length) for length in (None, *self.lengths)}
+        for number, dataset in enumerate(self.rows.datasets):
+            of_set = self._of_set == number
+            for length, (is_hit, is_looked_up) in by_length.items():
+                is_clean = of_set & is_looked_up & ~is_hit
+                if length in wanted:
+                    name = f"{layout.CLEAN_FOLDER}/{next(names)}"
+                    lines[name] = row_lines(self.rows, np.flatnonzero(is_clean))
+                counts.append(
+                    {
+                        "eval_dataset": dataset,
+                        "n": length,
+                        "num_rows": int(of_set.sum()),
+                        "num_hit": int((of_set & is_hit).sum()),
+                        "num_hit_short": int((of_set & is_hit & self._is_short_hit).sum()),
+                        "num_clean": int(is_clean.sum()),
+                        "num_not_looked_up": int((of_set & ~is_looked_up).sum()),
+                    }
+                )
+        lines[layout.VERDICTS] = map(json_line, counts)
+        numbers = np.flatnonzero(~self.is_looked_up)
+        if len(numbers):
+            lines[layout.NOT_LOOKED_UP] = self._not_looked_up(numbers)
+        return lines
+
+    def _not_looked_up(self, numbers: np.ndarray) -> Iterator[memoryview]:
+        for at in range(0, len(numbers), _ROWS_AT_A_TIME):
+            some = numbers[at : at + _ROWS_AT_A_TIME]
+            reasons = [REASONS[reason].encode() for reason in self._reasons[some].tolist()]
+            fields = json_fields(self.rows.take(some, with_texts=False), *EvaluationRow._fields)
+            fields["num_tokens"] = json_numbers(self._num_tokens[some])
+            yield record_lines({**fields, "reason": json_strings(_binary(reasons))})
+
+    def num_not_looked_up(self) -> dict[str, int]:
+        """Returns the number of rows by reason."""
+        reasons = self._reasons[~self.is_looked_up].tolist()
+        return {REASONS[reason]: count for reason, count in sorted(Counter(reasons).items())}
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    def rule_lines(self, rules: Sequence[Rule]) -> dict[str, Lines]:
+        """Returns the lines of each file about rules, by name."""
+        if not rules:
+            return {}
+        lines: dict[str, Lines] = {}
+        records: list[dict[str, Any]] = []
+        results = [RuleResult(rule, self._hits, self.at(rule.n)[1]) for rule in rules]
+        for number, dataset in enumerate(self.rows.datasets):
+            of_set = self._of_set == number
+            for result in results:
+                records.append(result.record(dataset, of_set))
+                for verdict in result.rule.verdicts:
+                    numbers = np.flatnonzero(of_set & result.has(verdict))
+                    name = layout.rule_list_name(result.rule.name, dataset, verdict)
+                    lines[name] = row_lines(self.rows, numbers, score=result.scores)
+        return {layout.RULES: map(json_line, records), **lines}
+
+
+def _binary(values: Sequence[bytes]) -> pa.LargeBinaryArray:
+    return pa.array(values, pa.large_binary())
+
+
+def row_lines(
+    rows: EvaluationRows, numbers: np.ndarray, **scores: np.ndarray
+) -> Iterator[memoryview]:
+    """Yields lines {id, eval_path, eval_row, …} of evaluation rows with ascending numbers.
+
+    `scores` are further fields, with a value for each row of all sets.
+    """
+    for at in range(0, len(numbers), _ROWS_AT_A_TIME):
+        some = numbers[at : at + _ROWS_AT_A_TIME]
+        table = rows.take(some, with_texts=False)
+        fields = {
+            "id": json_strings(column_of(table, "instance_id")),
+            **json_fields(table, "eval_path", "eval_row"),
+            **{name: json_floats(values[some]) for name, values in scores.items()},
+        }
+        yield record_lines(fields)
 
 
 def row_scores(rule: Rule, hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -28,72 +189,41 @@ def row_scores(rule: Rule, hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class RuleResult:
-    """The verdicts of a rule."""
+    """The verdicts of a rule on the rows that were looked up at its n."""
 
-    def __init__(self, rule: Rule, hits: np.ndarray, instance_of_row: np.ndarray, num: int):
-        self.rule = rule
+    def __init__(self, rule: Rule, hits: np.ndarray, is_looked_up: np.ndarray):
+        self.rule, self._is_looked_up = rule, is_looked_up
         found, scores = row_scores(rule, hits)
-        # float64 [instances], the highest of each instance's rows.
-        self.scores, self._long_scores = np.zeros(num), np.zeros(num)
-        instances = instance_of_row[found["number"]]
-        np.maximum.at(self.scores, instances, scores)
-        is_long = found["num_tokens"] >= rule.n
-        np.maximum.at(self._long_scores, instances[is_long], scores[is_long])
+        self.scores = np.zeros(len(is_looked_up))
+        self.scores[found["number"]] = scores
+        self._is_short = np.zeros(len(is_looked_up), bool)
+        self._is_short[found["number"][found["num_tokens"] < rule.n]] = True
 
     def has(self, verdict: Verdict) -> np.ndarray:
-        """Returns whether each instance has a verdict."""
+        """Returns whether each row has a verdict."""
         if verdict == "dirty":
-            return self.scores >= self.rule.dirty_from
-        if verdict == "clean":
-            return self.scores < self.rule.clean_below
-        return (self.scores >= self.rule.clean_below) & (self.scores < self.rule.dirty_from)
+            found = self.scores >= self.rule.dirty_from
+        elif verdict == "clean":
+            found = self.scores < self.rule.clean_below
+        else:
+            found = (self.scores >= self.rule.clean_below) & (self.scores < self.rule.dirty_from)
+        return found & self._is_looked_up
 
-    def record(self, dataset: str, instances: slice) -> dict[str, Any]:
-        """Returns the line of an evaluation set, whose instances are consecutive."""
-        is_dirty = self.has("dirty")[instances]
-        by_short = is_dirty & (self._long_scores[instances] < self.rule.dirty_from)
+    def record(self, dataset: str, of_set: np.ndarray) -> dict[str, Any]:
+        """Returns the line of an evaluation set, given which rows are its."""
+        is_dirty = of_set & self.has("dirty")
         return {
             "eval_dataset": dataset,
             "rule": self.rule.name,
             "n": self.rule.n,
             "score": self.rule.score,
-            "num_instances": len(is_dirty),
-            "num_clean": int(self.has("clean")[instances].sum()),
-            "num_between": int(self.has("between")[instances].sum()),
+            "num_rows": int(of_set.sum()),
+            "num_clean": int((of_set & self.has("clean")).sum()),
+            "num_between": int((of_set & self.has("between")).sum()),
             "num_dirty": int(is_dirty.sum()),
-            "num_dirty_by_short_texts": int(by_short.sum()),
+            "num_dirty_by_short_texts": int((is_dirty & self._is_short).sum()),
+            "num_not_looked_up": int((of_set & ~self._is_looked_up).sum()),
         }
-
-
-def rule_lines(
-    rules: Sequence[Rule], instances: Instances, hits: np.ndarray
-) -> dict[str, Iterable[bytes | memoryview]]:
-    """Returns the lines of each file about rules, by name."""
-    if not rules:
-        return {}
-    of_row, firsts, datasets = instances.of_row, instances.firsts, instances.rows.datasets
-    results = [RuleResult(rule, hits, of_row, firsts[-1]) for rule in rules]
-    sets = [(name, slice(*firsts[at : at + 2])) for at, name in enumerate(datasets)]
-    records = (result.record(*each) for each in sets for result in results)
-    lines: dict[str, Iterable[bytes | memoryview]] = {RULES: map(json_line, records)}
-    for result in results:
-        for dataset, of_set in sets:
-            for verdict in result.rule.verdicts:
-                name = rule_list_name(result.rule.name, dataset, verdict)
-                lines[name] = _listed(result, verdict, instances, of_set)
-    return lines
-
-
-def _listed(
-    result: RuleResult, verdict: Verdict, instances: Instances, of_set: slice
-) -> Iterator[memoryview]:
-    """Yields the rows of a set's instances with a verdict, and the instance's score."""
-    chosen = np.zeros(len(result.scores), bool)
-    chosen[of_set] = result.has(verdict)[of_set]
-    numbers = np.flatnonzero(chosen[instances.of_row])
-    if len(numbers):
-        scores = json_floats(result.scores[instances.of_row[numbers]])
-        yield from row_lines(instances.rows, numbers, score=scores)
 
 
 # --- fields -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from beam_pipeline.overlap.evaluation import (
 from beam_pipeline.overlap.evaluation_sources import (
     EvaluationSource,
     dataset_name,
+    evaluation_sources,
     parse_evaluation_source,
 )
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, tokenizer_named
@@ -197,3 +198,12 @@ def test_source_without_name_or_path(text: str, problem: str) -> None:
         parse_evaluation_source(text)
     with pytest.raises(UsageError, match="no path"):
         parse_evaluation_source("")
+
+
+def test_folders_of_one_name_are_different_sets() -> None:
+    given = ["hub/gsm8k/main", "hub/hellaswag/main/a.json", "hub/gsm8k/main/b.json", "arc=x/main"]
+    names = [source.name for source in evaluation_sources(given)]
+    assert names == ["main", "hellaswag-main", "main", "arc"]
+    assert [s.name for s in evaluation_sources(["x=a/b", "x=c/d", "e/x"])] == ["x", "x", "e-x"]
+    with pytest.raises(UsageError, match="NAME=gs://x"):
+        evaluation_sources(["x=a/b", "gs://x"])

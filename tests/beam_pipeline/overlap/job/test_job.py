@@ -13,16 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main
-from beam_pipeline.overlap.job import gathering, scanning
+from beam_pipeline.overlap.job import config, gathering, scanning
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results import counts, match_files, row_overlaps
-from beam_pipeline.overlap.results.rules import threshold_rule
+from beam_pipeline.overlap.results.layout import DOCUMENTS, MATCHES, NOT_LOOKED_UP
+from beam_pipeline.overlap.results.rules import PUBLISHED, threshold_rule
 from benchmarks.engine_servers import Flink
 from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import quick_and_slow
 from tests.support.overlap_corpus import Corpus, make_corpus
-from tests.support.overlap_hits import Options
-from tests.support.overlap_runs import check, files_of, flags_of, run
+from tests.support.overlap_hits import EvalRow, Options, TrainRow
+from tests.support.overlap_runs import check, files_of, flags_of, outputs_of, run, write_rows
 
 # Beam's workers end with an exception when Flink, which is done, closes a stream.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -81,6 +82,35 @@ def compare_with_brute_force(seed: int, folder: Path, monkeypatch, *flags: str) 
     options = Options(**{"tokenizer": TOKENIZERS["default"], **settings})
     run(corpus, folder / "out", *flags_of(options), *job_flags, *flags)
     check(corpus, folder / "out", options)
+
+
+def test_the_precise_preset_finds_what_brute_force_finds(tmp_path: Path, monkeypatch) -> None:
+    precise = config.PRESETS["precise"]
+    monkeypatch.setitem(config.PRESETS, "precise", precise._replace(max_eval_rows=2))
+    numbered = [[f"w{at}x{n}" for n in range(at % 13)] for at in range(40)]
+    rows = [f"word{at % 7} {' '.join(words)} end" for at, words in enumerate(numbered)]
+    rows += ["the end"] * 3
+    evaluation = [EvalRow("arc", "e.jsonl", at, str(at), text) for at, text in enumerate(rows)]
+    texts = [
+        *rows[:24],
+        "‘word1’ – w9x0 w9x1 w9x2, w9x3 w9x4 w9x5; w9x6 w9x7 w9x8 end.",
+        "word5 end; the end",
+    ]
+    training = [TrainRow("c.jsonl", at, None, f"so {text} it") for at, text in enumerate(texts)]
+    corpus = write_rows(tmp_path, evaluation, training)
+    options = Options(
+        (1, 5, 8),
+        TOKENIZERS[precise.tokenizer],
+        max_eval_rows=2,
+        short_rows_contaminate=False,
+        rules=(PUBLISHED["palm"],),
+    )
+    flags = ["--preset=precise", "--ngram_length=1,5", "--rules=palm", "--num_shards=2"]
+    run(corpus, tmp_path / "out", *flags)
+    check(corpus, tmp_path / "out", options)
+    found = outputs_of(tmp_path / "out")
+    assert {line["reason"] for line in found[NOT_LOOKED_UP]} == {"boilerplate"}
+    assert 0 < len(found[DOCUMENTS]) < len({line["train_row"] for line in found[MATCHES]})
 
 
 # The others differ in one option, which a case of these has among several.
@@ -181,10 +211,10 @@ def test_objects_are_read_and_written(tmp_path: Path, gcs: Gcs) -> None:
 
 # Flags, and the digest of the files that earlier versions wrote for a fixed corpus.
 GOLDEN = {
-    "aacc609f22715d7042ec61802a2c8a3b": [
+    "a231270a789d8ce3f628f37d251355b3": [
         *("--ngram_length=1,3", "--max_document_frequency=3", "--rules=palm,llama2"),
     ],
-    "2ce14183d9073137fa5e3b6a74520d24": [
+    "ef7a592427a384b4fc169ad5e922a282": [
         *("--ngram_length=2", "--details=compact", "--max_details=9", "--num_shards=2"),
     ],
 }

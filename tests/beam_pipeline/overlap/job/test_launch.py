@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER, taken
+from beam_pipeline.overlap import remove
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job.launch import output_files
-from beam_pipeline.overlap.results.layout import SUCCESS_NAME
+from beam_pipeline.overlap.results.layout import SUCCESS_NAME, SUMMARY
 from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
 from tests.support.dataflow_helpers import IMAGE, do_the_work
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.engines import Gcs, stored_objects
-from tests.support.overlap_jobs import SHARED, files_below, flags, write_lines
+from tests.support.overlap_jobs import SHARED, files_below, flags, read_lines, write_lines
 from tests.support.overlap_jobs import corpus as corpus
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S
@@ -40,16 +41,22 @@ def cells(line: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())
 
 
+_HEADINGS = (
+    *("evaluation set", "n", "rows", "ids", "hit", "under 8 tokens", "clean", "not looked up"),
+    "share",
+)
+
+
 def test_summary_table(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(flags(corpus, "--max_details_per_pair=1")) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert [row for row in map(cells, out.splitlines()) if len(row) == 5] == [
-        ["evaluation set", "n", "instances", "hit", "share"],
-        ["music", "5", "3", "1", "33.33 %"],
-        ["music", "12", "3", "1", "33.33 %"],
-        ["[x]", "5", "1", "0", "0.00 %"],
-        ["[x]", "12", "1", "0", "0.00 %"],
+    assert [row for row in map(cells, out.splitlines()) if len(row) == 9] == [
+        list(_HEADINGS),
+        ["music", "5", "3", "3", "1", "0", "2", "0", "33.33 %"],
+        ["music", "12", "3", "3", "1", "0", "2", "0", "33.33 %"],
+        ["[x]", "5", "1", "1", "0", "0", "1", "0", "0.00 %"],
+        ["[x]", "12", "1", "1", "0", "0", "1", "0", "0.00 %"],
     ]
     below = out.splitlines()[-6:]
     matches = (len(SHARED.split()) - 4) + (len(SHARED.split()) - 11)
@@ -185,7 +192,8 @@ def test_dataflow_job(
     (job,) = dataflow.jobs
     assert job.environment.worker_pools[0].autoscaling_settings.max_num_workers == 7
     assert f"Dataflow job {job.id}" in err
-    assert ["music", "12", "3", "1", "33.33 %"] in [cells(line) for line in out.splitlines()]
+    shown = [cells(line) for line in out.splitlines()]
+    assert ["music", "12", "3", "3", "1", "0", "2", "0", "33.33 %"] in shown
     names = {name.partition("/")[0] for name in stored_objects(f"{bucket}/out")}
     assert names == {"stats", "clean", "progress", "tmp", "dead_letter", SUCCESS_NAME}
 
@@ -206,13 +214,41 @@ def test_rule_lists_are_replaced(corpus: Path, capsys) -> None:
 
 
 def test_summary_of_skipped_rows(corpus: Path, capsys: pytest.CaptureFixture) -> None:
-    again = {"id": "o1", "text": "nobody has written this yet, says one of them"}
+    again = {"id": "o1", "text": "nobody has"}
     write_lines(corpus / "eval/other.jsonl", {"id": "o0", "text": SHARED}, again)
     assert main(flags(corpus, "--min_tokens=6", "--degenerate=skip")) == 0
     lines = capsys.readouterr().out
-    skipped = "Not looked up: 1 evaluation row"
-    assert f"{skipped} with only empty tokens, because of --degenerate=skip\n" in lines
-    assert f"{skipped} with fewer tokens, because of --min_tokens=6" in lines
+    assert "Not looked up: 2 evaluation rows (1 no words, 1 too short), see " in lines
+
+
+def test_rows_that_share_an_id(corpus: Path, capsys: pytest.CaptureFixture) -> None:
+    rows = [{"id": 0, "text": SHARED}, {"id": 0, "text": "nobody has"}, {"id": 1, "text": "a"}]
+    write_lines(corpus / "eval/other.jsonl", *rows, {"id": 1, "text": "a"})
+    assert main(flags(corpus)) == 0
+    shown, said = capsys.readouterr()
+    assert said.startswith("Warning: 1 ids of evaluation rows are those of several rows of one set")
+    assert ["[x]", "5", "4", "2", "1", "0", "3", "0", "25.00 %"] in map(cells, shown.splitlines())
+    clean = read_lines(corpus / "out/clean/[x].jsonl")
+    assert [row["eval_row"] for row in clean] == [1, 2, 3]
+    stats = read_lines(corpus / "out/stats/overlap_stats.jsonl")
+    ids = {id for line in stats for id in line["instance_ids"] if line["eval_dataset"] == "[x]"}
+    assert ids == {"0"}
+
+
+def test_short_rows_are_named_and_removal_waits(
+    corpus: Path, capsys: pytest.CaptureFixture
+) -> None:
+    write_lines(corpus / "eval/other.jsonl", {"id": "o0", "text": "nothing"})
+    assert main(flags(corpus)) == 0
+    (warning,) = json.loads((corpus / "out" / SUMMARY).read_text())["warnings"]
+    assert "5 of 6 contaminated documents" in warning and "id o0 of [x] in 5 documents" in warning
+    given = [f"--result_path={corpus}/out", f"--output_path={corpus}/clean", "--remove=document"]
+    assert remove.main(given) == 2
+    assert "pass --allow_short_rows" in capsys.readouterr().err
+    assert remove.main([*given, "--allow_short_rows"]) == 0
+    assert main(flags(corpus, "--preset=precise", "--overwrite")) == 0
+    assert not json.loads((corpus / "out" / SUMMARY).read_text())["warnings"]
+    assert remove.main([*given, "--overwrite"]) == 0
 
 
 def test_summary_of_boilerplate(corpus: Path, capsys: pytest.CaptureFixture) -> None:

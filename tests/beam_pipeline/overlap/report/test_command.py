@@ -71,7 +71,7 @@ def test_invalid_flags(tmp_path: Path, capsys, argv: list[str]) -> None:
     "name",
     [
         "progress/progress_summary.json",
-        "stats/overlap_stats.jsonl",
+        "stats/overlap_verdicts.jsonl",
         "stats/overlap_stats_by_train_path.jsonl",
         "stats/overlap_coverage.jsonl",
         "stats/overlap_details.jsonl.gz",

@@ -33,7 +33,7 @@ def copied(output: Path, folder: Path) -> Path:
 
 
 def figures(lines: Sequence[dict[str, Any]], stats: Sequence[dict[str, Any]], lengths: list[int]):
-    """Returns, by set, level and n (None for any), instances hit and tokens covered; and the rows.
+    """Returns, by set, level and n (None for any), rows hit and tokens covered; and the rows.
 
     Loops over the lines of overlap_coverage; rows come by tokens covered, coverage and documents.
     """
@@ -45,14 +45,14 @@ def figures(lines: Sequence[dict[str, Any]], stats: Sequence[dict[str, Any]], le
     for name in names:
         for level in module.LEVELS:
             for n in [*lengths, None]:
-                ids, tokens = set(), 0
+                num_rows = tokens = 0
                 for key, of_row in by_row.items():
                     at = [x for x in of_row if n is None or x["n"] == min(n, x["num_tokens"])]
                     covered = max((line["num_covered_tokens"] for line in at), default=0)
                     if key[0] == name and covered and covered / at[0]["num_tokens"] >= level:
-                        ids.add(at[0]["instance_id"])
+                        num_rows += 1
                         tokens += covered
-                found[name, level, n] = (len(ids), tokens)
+                found[name, level, n] = (num_rows, tokens)
 
     def rank(key: tuple) -> tuple:
         covered, documents = (
@@ -68,14 +68,18 @@ def check_figures(report: Report, output: Path) -> None:
     """Compares sets and rows with plain loops."""
     lines, stats = (read_lines(output / f"stats/overlap_{n}.jsonl") for n in ("coverage", "stats"))
     found, ranked, by_row = figures(lines, stats, report.lengths)
-    num_instances = {line["eval_dataset"]: line["num_instances"] for line in stats}
+    verdicts = read_lines(output / "stats/overlap_verdicts.jsonl")
+    looked_up = {
+        (line["eval_dataset"], line["n"]): line["num_rows"] - line["num_not_looked_up"]
+        for line in verdicts
+    }
     got = {}
     for one in report.sets:
         for level in one.levels:
             at_all = zip([*report.lengths, None], [*level.by_length, level.at_any], strict=True)
             for n, hits in at_all:
                 got[one.name, level.min_coverage, n] = (hits.num_hit, hits.covered_tokens)
-                assert hits.num_instances == num_instances[one.name]
+                assert hits.num_looked_up == looked_up[one.name, n]
     assert got == found and report.num_rows == len(ranked)
     keys = [(row.eval_dataset, row.eval_path, row.eval_row) for row in report.rows]
     assert keys == ranked[: len(keys)] and len(keys) == min(len(ranked), module.MAX_ROWS)

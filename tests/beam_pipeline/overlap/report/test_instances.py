@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beam_pipeline.overlap.report import instances as report_instances
 from beam_pipeline.overlap.report.instances import DOCUMENTS_PER_ROW, Instance
 from beam_pipeline.overlap.report.passages import WHOLE_CHARS, merge_spans, passages
 from beam_pipeline.overlap.results.layout import DETAILS, MATCHES
@@ -39,7 +40,9 @@ def texts_of(instances: list[Instance]) -> dict[tuple, tuple[str, str]]:
     return found
 
 
-def test_documents_that_share_most(tmp_path: Path) -> None:
+@pytest.mark.parametrize("places_at_a_time", [3, 1 << 20])
+def test_documents_that_share_most(tmp_path: Path, monkeypatch, places_at_a_time: int) -> None:
+    monkeypatch.setattr(report_instances, "_PLACES_AT_A_TIME", places_at_a_time)
     random, words = Random(4), filler(60, 1).split()
     rows = [(f"r{at}", " ".join(words[at * 10 : at * 10 + 25])) for at in range(4)]
     texts = []

@@ -48,13 +48,14 @@ def test_matrices_and_lists_show_the_figures(
         removal = {name: table(seen, f"table.{name}") for name in ("by-set", "by-file")}
         rules, boilerplate = table(seen, "table.rules"), table(seen, "table.boilerplate")
     for place, (_, *lines) in enumerate(matrices):
-        for one, (name, covered, *cells) in zip(report.sets, lines, strict=True):
+        for one, (name, covered, left_out, *cells) in zip(report.sets, lines, strict=True):
             level = one.levels[place]
             expected = [
                 f"{share_text(hits.share)} {hits}".replace("\u00a0", " ")
                 for hits in (level.at_any, *level.by_length)
             ]
             assert (name, covered, cells) == (one.name, str(level.at_any.covered_tokens), expected)
+            assert left_out == str(one.num_not_looked_up)
     for row, (_, name, id, covered, coverage, documents, path, number) in zip(
         report.rows, rows[1:], strict=True
     ):
@@ -87,7 +88,7 @@ def test_facts_caps_letters_and_the_command_of_removal(page: Path, browser: "Bro
     assert facts[facts.index("training rows") + 1] == "6"
     assert options[options.index("--max_document_frequency") + 1] == "2"
     assert "Evaluation sets: space=" in head
-    assert verdict.startswith("4 of 8 evaluation instances share an n-gram")
+    assert verdict.startswith("4 of 8 evaluation rows that were looked up share an n-gram")
     assert f"--result_path {page.parent}/output --output_path clean --remove split" in command
 
 
@@ -177,12 +178,14 @@ def test_the_page_loads_nothing_and_fits(page: Path, browser: "Browser", scheme,
 def test_no_hit(tmp_path: Path, browser: "Browser") -> None:
     page = page_of(run(tmp_path, {"clean": SETS["clean"]}, TRAINING))
     with visit(browser, page) as seen:
-        assert seen.page.inner_text("#verdict").startswith("No shared n-gram was found. None of 2 ")
-        assert table(seen, "#matrix-0")[1] == ["clean", "0", *["0 % 0 of 2"] * 3]
+        assert seen.page.inner_text("#verdict").startswith(
+            "No shared n-gram was found. None of the 2 "
+        )
+        assert table(seen, "#matrix-0")[1] == ["clean", "0", "0", *["0 % 0 of 2"] * 3]
         assert seen.page.locator(".instance").count() == 0
         body = seen.page.inner_text("body")
         assert not seen.complaints
-    assert "No row overlaps." in body and "No training file hits an instance." in body
+    assert "No row overlaps." in body and "No training file hits a row." in body
 
 
 @pytest.mark.parametrize("flag", ["--max_details=0", "--details=none"])
