@@ -279,8 +279,10 @@ def _run(
     if is_finished and options.skip_existing and not options.overwrite:
         _check_same(job)
         return job.output_path
-    input_paths = summary["options"]["input_path"]
-    files = plan_files(options.result_path, input_paths, job.path(job.folder), new_name)
+    files = plan_files(
+        *(options.result_path, summary["options"], job.path(job.folder), new_name),
+        input_path=options.input_path,
+    )
     _refuse_foreign(job)
     begun = job.done_path(f"{job.facts['fingerprint']}.begun")
     resumes = options.skip_existing and not is_finished and exists(begun)

@@ -102,6 +102,9 @@ class FileJobOptions:
 
     result_path: str = flag("Folder of a finished result of the overlap job.", group="input")
     output_path: str = flag("Folder of the output.", group="output")
+    input_path: str = flag(
+        "Folder of the training files, if they have moved without the result.", "", group="input"
+    )
     overwrite: bool = flag("Replace a finished output.", False, action="store_true", group="output")
     skip_existing: bool = flag(
         "Resume a run that died, or return its output if it is finished, where result and options "
