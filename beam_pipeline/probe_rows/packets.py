@@ -226,7 +226,8 @@ class ShardRows:
     ):
         self._row_format = row_format
         self._reader = reader
-        self._packets = sorted(packet for packet in packets if packet.num_rows)
+        own = (packet for packet in packets if packet.num_rows)
+        self._packets = sorted(own, key=lambda packet: (packet.first, packet.last))
         waits = [reader.prefetch(packet.rows) for packet in self._packets]
         tables = [np.frombuffer(wait(), ROW) for wait in waits]
         rows = np.concatenate([np.empty(0, ROW), *tables])
@@ -237,12 +238,12 @@ class ShardRows:
         # As places in their own packet.
         starts -= np.append(starts, 0)[bounds[:-1]][of_packet] if len(rows) else 0
         row_places = places(_hashes(rows), rows["row_index"])
-        own = np.flatnonzero(range_of(row_places, num_shards) == shard)
-        ids = src_ids(rows["src_hi"][own], rows["src_lo"][own])
-        order = _in_order(row_places[own], ids, rows["row_index"][own])
-        own = own[order]
-        self._rows, self._ids = rows[own], ids[order]
-        self._starts, self._of_packet = starts[own], of_packet[own]
+        here = np.flatnonzero(range_of(row_places, num_shards) == shard)
+        ids = src_ids(rows["src_hi"][here], rows["src_lo"][here])
+        order = _in_order(row_places[here], ids, rows["row_index"][here])
+        here = here[order]
+        self._rows, self._ids = rows[here], ids[order]
+        self._starts, self._of_packet = starts[here], of_packet[here]
         self._is_wide = np.array([packet.is_wide for packet in self._packets], bool)
         self._open: dict[int, Callable[[], bytes]] = {}
 

@@ -352,8 +352,10 @@ def as_version_1(dataset: Path) -> Path:
         splits[name] = describe_split(str(dataset), name, infos)
     told = dataclasses.replace(manifest, format_version=1, splits=splits)
     data, totals = told.to_json(), read_totals(str(dataset))
-    write_croissant(
-        str(dataset), told, totals, data, lambda path, data: Path(path).write_bytes(data)
-    )
+
+    def write(path: str, data: bytes) -> None:
+        Path(path).write_bytes(data)
+
+    write_croissant(str(dataset), told, totals, data, write)
     write_success(str(dataset), data)
     return dataset
