@@ -31,7 +31,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 # training or tests. CI also runs make test-rest, which is the three steps after this one together.
 PKG ?=
 TESTS = $(if $(PKG),$(wildcard tests/$(PKG) tests/beam_pipeline/$(PKG) tests/training/$(PKG)),tests)
-QUICK = not slow and not flink and not prism and not browser
+QUICK = not slow and not flink and not spark and not prism and not browser
 test: setup
 	@test -n "$(TESTS)" || { echo "error: PKG=$(PKG) is not a package with tests" >&2; exit 1; }
 	$(PYTEST) -m "$(QUICK)$(if $(PKG),, and not repo)" $(TESTS)
@@ -42,16 +42,16 @@ test-repo: setup
 
 # Builds the runners that are missing (Go, Java, Maven) and runs the tests that need one.
 engines: setup
-	CI=true $(PYTEST) -m "flink or prism" tests
+	CI=true $(PYTEST) -m "flink or spark or prism" tests
 
 # Memory, kills, training runs, and every property with more examples; PROFILE=exhaustive has all.
 PROFILE ?= thorough
 test-slow: setup
-	$(PYTEST) -m "(slow or property) and not flink and not prism" --hypothesis-profile=$(PROFILE) tests
+	$(PYTEST) -m "(slow or property) and not flink and not spark and not prism" --hypothesis-profile=$(PROFILE) tests
 
 # All that make test leaves out, in one session: engines, browsers and environments start once.
 test-rest: setup
-	CI=true $(PYTEST) -m "slow or property or repo or browser or flink or prism" --hypothesis-profile=$(PROFILE) tests
+	CI=true $(PYTEST) -m "slow or property or repo or browser or flink or spark or prism" --hypothesis-profile=$(PROFILE) tests
 
 # Builds the emulator of gs:// that the quick suite needs, so that Go's 100 CPU-seconds are not in its
 # budget. Without this, the first test that needs it does.

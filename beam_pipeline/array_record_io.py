@@ -28,6 +28,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import coders
 from apache_beam.io.fileio import EmptyMatchTreatment
+from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.value_provider import ValueProvider
@@ -63,7 +64,8 @@ class WriteToArrayRecord(beam.PTransform):
     crc32c, sha256), one per file, once all files have their final names. Memory: one record and
     ArrayRecord's own buffers (about 60 MB at 8 MiB per record); of one shard, the records up to
     1 KiB and 200 bytes per record. Larger records are staged once below `temp_location`, in a
-    folder that is removed at the end, together with files of failed attempts.
+    folder that is removed at the end, together with files of failed attempts. As in Beam,
+    a second write with fewer shards leaves the files of the first: remove those before it.
 
     Args:
       file_path_prefix: path of a shard up to its number; a str, or a ValueProvider that has its
@@ -75,7 +77,7 @@ class WriteToArrayRecord(beam.PTransform):
       shard_name_template: S and N stand for the shard and the number of shards. None means
         "-SSSSS-of-NNNNN", "" one file without a number. W and V are refused, since all windows are
         written as one set of files.
-      compression_type: must be None: ArrayRecord compresses its records itself, see `options`.
+      compression_type: None, AUTO or UNCOMPRESSED: ArrayRecord compresses records, see `options`.
       triggering_frequency: must be None: the input is bounded.
       options: of ArrayRecordWriter, such as "group_size:1,zstd:3" or "group_size:1,uncompressed".
       key: returns the bytes that determine a record's shard and its place there; by default a
@@ -109,7 +111,7 @@ class WriteToArrayRecord(beam.PTransform):
         file_name_suffix: str | ValueProvider = SUFFIX,
         num_shards: int | None = 0,
         shard_name_template: str | None = None,
-        compression_type: None = None,
+        compression_type: str | None = None,
         triggering_frequency: None = None,
         *,
         options: str = DEFAULT_OPTIONS,
@@ -119,7 +121,7 @@ class WriteToArrayRecord(beam.PTransform):
         open_writer: Callable[[str], RecordWriter] | None = None,
     ):
         super().__init__()
-        refuse("compression_type", compression_type, "options say how records are compressed")
+        _refuse_compression(compression_type, "options say how records are compressed")
         refuse("triggering_frequency", triggering_frequency, "the input is bounded")
         template = DEFAULT_TEMPLATE if shard_name_template is None else shard_name_template
         self._num_shards = 1 if template == "" else num_shards or 0
@@ -201,7 +203,7 @@ class ReadFromArrayRecord(beam.PTransform):
         value when the pipeline is built. Local files and `gs://` are read in place; a file on
         another filesystem is copied to the worker once and not split.
       coder: decodes the bytes of a record; `BytesCoder` by default.
-      compression_type: must be None: ArrayRecord files record their own compression.
+      compression_type: None, AUTO or UNCOMPRESSED: ArrayRecord files record their compression.
       validate: whether a pattern without a match is an error when the pipeline is built.
       empty_match_treatment: whether it is one at run time, as in `beam.io.fileio`.
       with_filename: whether elements are (path, record).
@@ -217,7 +219,7 @@ class ReadFromArrayRecord(beam.PTransform):
         self,
         file_pattern: str | ValueProvider,
         coder: coders.Coder | None = None,
-        compression_type: None = None,
+        compression_type: str | None = None,
         validate: bool = True,
         *,
         empty_match_treatment: str = EmptyMatchTreatment.ALLOW_IF_WILDCARD,
@@ -243,7 +245,7 @@ class ReadAllFromArrayRecord(beam.PTransform):
 
     Args:
       coder: decodes the bytes of a record; `BytesCoder` by default.
-      compression_type: must be None, see `ReadFromArrayRecord`.
+      compression_type: see `ReadFromArrayRecord`.
       with_filename: whether elements are (path, record).
       empty_match_treatment: whether a pattern without a match is an error, as in `beam.io.fileio`.
 
@@ -256,13 +258,13 @@ class ReadAllFromArrayRecord(beam.PTransform):
     def __init__(
         self,
         coder: coders.Coder | None = None,
-        compression_type: None = None,
+        compression_type: str | None = None,
         with_filename: bool = False,
         *,
         empty_match_treatment: str = EmptyMatchTreatment.ALLOW,
     ):
         super().__init__()
-        refuse("compression_type", compression_type, "ArrayRecord files say themselves which it is")
+        _refuse_compression(compression_type, "ArrayRecord files say themselves which it is")
         if empty_match_treatment not in _TREATMENTS:
             raise ValueError(
                 f"empty_match_treatment is {empty_match_treatment!r}, not {_TREATMENTS}"
@@ -394,6 +396,12 @@ def _open_reader(path: str) -> Generator[ArrayRecordReader]:
             raise ProbelineError(
                 f"{path} is not a readable ArrayRecord file: {one_line(error)}"
             ) from error
+
+
+def _refuse_compression(compression_type: str | None, reason: str) -> None:
+    """Raises ValueError for a compression of files; AUTO, the default in Beam, is none."""
+    if compression_type not in (CompressionTypes.AUTO, CompressionTypes.UNCOMPRESSED):
+        refuse("compression_type", compression_type, reason)
 
 
 def refuse(name: str, value: Any, reason: str) -> None:

@@ -14,13 +14,13 @@ from beam_pipeline.dataset.layout import Encoding
 from tests.support import properties, warm_python, workers
 from tests.support.browser import browser
 from tests.support.cpu_seconds import CpuSeconds
-from tests.support.engines import Gcs, flink, gcs, gcs_emulator, prism
+from tests.support.engines import Gcs, flink, gcs, gcs_emulator, prism, spark
 from tests.support.workers import warm_workers
 
-__all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism", "properties"]
+__all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism", "properties", "spark"]
 __all__ += ["warm_workers"]
 _REPO = Path(__file__).parent / "repo"
-_ENGINES = ("browser", "flink", "gcs", "prism")
+_ENGINES = ("browser", "flink", "gcs", "prism", "spark")
 # Files with tests of a minute. They run first: at the end the other worker would wait for one.
 _LONG = ("test_hot_probe", "test_hit_memory", "test_train", "test_docs_code", "test_benches")
 

@@ -1,7 +1,7 @@
 """Dead letters: rows that break a rule, with their file, row number, reason and values."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ SCHEMA = pa.schema(
 )
 MAX_VALUE_CHARS = 4096
 _MAX_BYTES_PER_CHAR = 4
+_MAX_SHOWN_CHARS = 80
 
 
 class DeadLetter(NamedTuple):
@@ -49,6 +50,17 @@ def to_table(letters: Sequence[DeadLetter]) -> pa.Table:
     """Returns the letters as a table of SCHEMA, long values cut at MAX_VALUE_CHARS."""
     rows = [letter._replace(value=letter.value[:MAX_VALUE_CHARS])._asdict() for letter in letters]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def explain_letters(counts: Mapping[str, int], letters: Sequence[DeadLetter]) -> str:
+    """Returns the number of dead letters by reason, and the first one, for an error message."""
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+    first = min(letters)
+    value = first.value.split("\n")[0][:_MAX_SHOWN_CHARS]
+    return (
+        f"{reasons}; the first is row {first.row} of {first.file}, {first.reason}: "
+        f"{value.encode('ascii', 'backslashreplace').decode()}"
+    )
 
 
 def count_by_reason(letters: Iterable[DeadLetter]) -> dict[str, int]:

@@ -16,7 +16,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 # The names of document files. Defined here, since it is needed without the readers.
-DOCUMENT_NAME = re.compile(r"\.(?:jsonl?(?:\.(?:gz|zst))?|parquet)\Z")
+DOCUMENT_NAME = re.compile(
+    r"\.(?:(?:json|(?P<lines>jsonl|ndjson))(?P<compressed>\.(?:gz|gzip|zstd?|bz2|xz))?"
+    r"|(?P<parquet>parquet))\Z",
+    re.IGNORECASE,
+)
 _DIGEST_BYTES = 8
 _packed = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -35,16 +39,17 @@ class Fields(NamedTuple):
     nested: bool = False  # the text is that of `text_at`
 
 
-def is_nested(name: str) -> bool:
-    """Returns whether a field is more than one top-level field."""
-    return any(sign in name for sign in ".,[")
+def training_fields(text_field: str, id_field: str) -> Fields:
+    """Returns the fields of training documents: nested unless the text is one top-level field."""
+    return Fields(text_field, id_field, nested=any(sign in text_field for sign in ".,["))
 
 
 def top_level(name: str, present: Iterable[str]) -> list[str]:
     """Returns the top-level fields, of those present, that hold a field or several."""
+    several = [one.strip() for one in name.split(",")]
+    names = [name, *several, *(part for one in several for part in _PART.findall(one)[:1])]
     present = set(present)
-    names = [each for one in name.split(",") for each in (one, *_PART.findall(one)[:1])]
-    return [each for each in dict.fromkeys([name, *names]) if each in present]
+    return [each for each in dict.fromkeys(names) if each in present]
 
 
 def places_at(record: dict[str, Any], name: str) -> Iterator[tuple[Path, Any]]:
@@ -83,12 +88,19 @@ def texts_at(record: dict[str, Any], name: str) -> Iterator[tuple[Path, str]]:
     other value.
     """
     for each in [name] if name in record else name.split(","):
-        for path, value in places_at(record, each):
+        for path, value in places_at(record, each.strip()):
             if isinstance(value, bytes):
                 value = value.decode("utf-8", "surrogatepass")
             if not isinstance(value, (str, int, float)):
                 raise TypeError(f"a {type(value).__name__} is not text")
             yield path, str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parts_of(record: dict[str, Any], fields: Fields) -> list[tuple[Path, str]]:
+    """Returns the texts of a record, which joined by line feeds are its text, with their paths."""
+    if fields.nested:
+        return list(texts_at(record, fields.text))
+    return [((fields.text,), record[fields.text])]
 
 
 def text_at(record: dict[str, Any], name: str) -> str | None:

@@ -10,14 +10,15 @@ within a file of lines, from its first line, since the lines before it have not 
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from typing import BinaryIO, Literal, NamedTuple, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, Literal, NamedTuple
 
 import pyarrow as pa
 
 from beam_pipeline.dataset.tfrecord import begins_tfrecord
 from beam_pipeline.documents.fields import DOCUMENT_NAME
 from beam_pipeline.documents.json import is_json
+from beam_pipeline.documents.json_records import begins_sequence
 from beam_pipeline.documents.parquet import check_text_column
 from beam_pipeline.errors import UsageError, one_line
 from beam_pipeline.storage.files import check_path, check_regular, open_file
@@ -26,6 +27,7 @@ from beam_pipeline.storage.lines import (
     DAMAGE,
     decompressed,
     explained_damage,
+    read_blocks,
 )
 from beam_pipeline.storage.matching import FileVersion, match_input, unchanged
 from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
@@ -92,12 +94,22 @@ class WorkUnit(NamedTuple):
 # --- documents by name ----------------------------------------------------------------------------
 
 
-def match_documents(patterns: Sequence[str], option: str = "--input_path") -> list[InputFile]:
+def format_by_name(path: str) -> Format:
+    """Returns the format of a file with the name of a document: jsonl, json or parquet."""
+    name = DOCUMENT_NAME.search(path)
+    assert name, path
+    return "jsonl" if name["lines"] else "parquet" if name["parquet"] else "json"
+
+
+def match_documents(
+    patterns: Sequence[str], option: str = "--input_path", unread: list[str] | None = None
+) -> list[InputFile]:
     """Returns all document files in folders, of globs and by path, in order, each once.
 
-    In folders and globs only files named *.jsonl, *.json or *.parquet count, JSON also with .gz or
-    .zst; hidden files and folders, which begin with `.` or `_`, do not. `**` matches any number of
-    folders. Links to folders are followed. An existing path is not treated as a glob.
+    In folders and globs only files named *.jsonl, *.ndjson, *.json or *.parquet count, in any case,
+    JSON also compressed; hidden files and folders, which begin with `.` or `_`, do not. `**`
+    matches any number of folders. Links to folders are followed. An existing path is not treated as
+    a glob. `unread`, if given, receives the paths of the files that do not count.
 
     `option` is the user's flag, for messages. Raises UsageError if a pattern matches no such file,
     or one is a pipe.
@@ -107,21 +119,34 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
         folder, matched = match_input(pattern, option, "**")
         files = {}
         for file in matched:
-            name = DOCUMENT_NAME.search(file.path)
-            if name and (folder is None or not re.search("(^|/)[._]", file.path[len(folder) :])):
-                kind, _, compression = name[0].removeprefix(".").partition(".")
-                files[file.path] = InputFile(file, cast(Format, kind), bool(compression), source)
+            if folder is not None and re.search("(^|/)[._]", file.path[len(folder) :]):
+                continue
+            if name := DOCUMENT_NAME.search(file.path):
+                is_compressed = bool(name["compressed"])
+                files[file.path] = InputFile(file, format_by_name(file.path), is_compressed, source)
+            elif unread is not None:
+                unread.append(file.path)
         if not files:
             raise UsageError(
-                f"{option}={pattern} matches no file of documents: .jsonl, .json (both plain, .gz "
-                "or .zst) or .parquet; check the path, and quote a pattern so that the shell does "
-                "not expand it"
+                f"{option}={pattern} matches no file of documents: .jsonl, .ndjson, .json (plain, "
+                ".gz, .zst, .bz2 or .xz) or .parquet; check the path, and quote a pattern so that "
+                "the shell does not expand it"
             )
         found = files | found
     check_regular(found)
     for path in found:
         check_path(option.removeprefix("--"), path)
     return [found[path] for path in sorted(found)]
+
+
+def unread_warning(option: str, unread: Sequence[str]) -> Iterator[str]:
+    """Yields the warning for files in folders that are not read, if any."""
+    if unread:
+        files = "1 file" if len(unread) == 1 else f"{len(unread):,} files"
+        yield (
+            f"Warning: {files} of {option} not read, since {min(unread)} has no name of a "
+            "document: .jsonl, .ndjson, .json (plain, .gz, .zst, .bz2 or .xz) or .parquet"
+        )
 
 
 # --- records by content ---------------------------------------------------------------------------
@@ -199,12 +224,13 @@ def cut_into_work_units(
     """Cuts a file into work units of about `unit_bytes`, in order and deterministically.
 
     Raises ProbelineError if the file was changed since it was matched, or if the footer of a
-    Parquet file cannot be read or lacks the column `text_field`, if given.
+    Parquet file cannot be read or has several columns `text_field`, if given.
     """
     if file.format == "parquet" and not file.problem:
         return _cut_parquet(file, text_field, unit_bytes)
     num_bytes = file.num_bytes
-    if file.problem or file.format != "jsonl" or file.is_compressed:
+    is_whole = file.problem or file.format != "jsonl" or file.is_compressed
+    if is_whole or (num_bytes > unit_bytes and _is_sequence(file)):
         unit_bytes = max(1, num_bytes)
     starts = range(0, max(1, num_bytes), unit_bytes)
     return [
@@ -218,6 +244,12 @@ def cut_into_work_units(
         )
         for number, start in enumerate(starts)
     ]
+
+
+def _is_sequence(file: InputFile) -> bool:
+    """Returns whether the objects of a file of JSON lines are not one to a line."""
+    with unchanged(file.file), open_file(file.path, version=file.file.version) as stream:
+        return begins_sequence(next(read_blocks(stream), b""))
 
 
 def _cut_parquet(file: InputFile, text_field: str | None, unit_bytes: int) -> list[WorkUnit]:

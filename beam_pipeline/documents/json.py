@@ -134,7 +134,8 @@ def read_batch(path: str, records: Records, first_row: int, fields: Fields) -> D
 
 def _read_together(records: Records, first_row: int, fields: Fields) -> DocumentBatch | None:
     """Reads records together; None unless each is an object without a text or with a cut one."""
-    if fields.hash_ids or fields.id == fields.text or records.max_bytes > MAX_RECORD_BYTES:
+    is_plain = not fields.hash_ids and not fields.nested and fields.id != fields.text
+    if not is_plain or records.max_bytes > MAX_RECORD_BYTES:
         return None
     cut = cut_texts(records, fields.text)
     if cut is None:

@@ -23,6 +23,7 @@ _OPEN_LIST, _CLOSE_LIST, _OPEN_OBJECT, _CLOSE_OBJECT = (np.uint8(ord(char)) for 
 _TAB, _LINE_FEED, _RETURN = (np.uint8(ord(char)) for char in "\t\n\r")
 _NONE = np.empty(0, np.int64)
 _RECORD_SEPARATOR = b"\x1e"  # of RFC 7464
+_BETWEEN = _WHITESPACE + _RECORD_SEPARATOR
 # The state of `_find_ends` between two blocks.
 _DEPTH, _IN_STRING, _ESCAPED = range(3)
 
@@ -61,18 +62,24 @@ class Records(NamedTuple):
 
 
 def split_records(
-    blocks: Iterable[bytes], may_be_array: bool, max_record_bytes: int
+    blocks: Iterable[bytes],
+    may_be_array: bool,
+    max_record_bytes: int,
+    may_be_sequence: bool = True,
 ) -> Iterator[Records]:
     """Yields all bytes of a file in order, with the records that end in each block.
 
-    With `may_be_array`, a file that begins with `[` is an array; otherwise it has lines, of which
-    blank ones are not records. A longer record is cut after `max_record_bytes` + 1 bytes. Raises
-    ArrayError if the array does not end, or something follows it.
+    With `may_be_array`, a file that begins with `[` is an array. With `may_be_sequence`, it may
+    have objects that are not one to a line. Otherwise it has lines, of which blank ones are not
+    records. A longer record is cut after `max_record_bytes` + 1 bytes. Raises ArrayError if the
+    array or the last object does not end, or something follows the array.
     """
     blocks = iter(blocks)
     first_block = next(blocks, b"")
     is_array = may_be_array and begins_array(first_block)
     form = _Array() if is_array else _Lines()
+    if may_be_sequence and not is_array and begins_sequence(first_block):
+        form = _Sequence()
     lead = first_block.index(b"[") + 1 if is_array else 0  # before the first record
     held: list[bytes] = []  # since the last end
     is_cut = False  # their record has been yielded
@@ -85,7 +92,7 @@ def split_records(
         if len(ends):
             stop, stops = int(ends[-1]) + 1, ends + sum(map(len, held))
             starts = np.append(lead, stops[:-1] + 1)
-            stops = np.minimum(stops, starts + max_record_bytes + 1)
+            stops = np.minimum(stops + form.tail, starts + max_record_bytes + 1)
             yield form.without_blank(_records([*held, memoryview(block)[:stop]], starts, stops))
             block, held, lead = block[stop:], [], 0
         held.append(block)
@@ -115,7 +122,7 @@ def _records(
 class _Lines:
     """Finds lines, and leaves out blank ones."""
 
-    has_ended = False
+    has_ended, tail = False, 0
 
     def ends(self, block: bytes) -> np.ndarray:
         """Returns the positions of line feeds, int64."""
@@ -147,11 +154,6 @@ def begins_array(block: bytes) -> bool:
     return block.lstrip(_WHITESPACE).startswith(b"[")
 
 
-def split_array(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
-    """Yields the elements of an array with surrounding whitespace, as `split_records`."""
-    return (records.each() for records in split_records(blocks, True, max_record_bytes))
-
-
 # --- files of objects -----------------------------------------------------------------------------
 
 
@@ -167,12 +169,10 @@ def split_objects[T](
     """
     blocks = iter(blocks)
     first_block = next(blocks, b"")
-    split = of_lines
-    if begins_array(first_block):
-        split = split_array
-    elif begins_sequence(first_block):
-        split = split_sequence
-    return split(chain([first_block], blocks), max_record_bytes)
+    blocks = chain([first_block], blocks)
+    if not begins_array(first_block) and not begins_sequence(first_block):
+        return of_lines(blocks, max_record_bytes)
+    return (records.each() for records in split_records(blocks, True, max_record_bytes))
 
 
 def begins_sequence(block: bytes) -> bool:
@@ -180,10 +180,16 @@ def begins_sequence(block: bytes) -> bool:
     block = block.lstrip(_WHITESPACE)
     if block.startswith(_RECORD_SEPARATOR):
         return True
-    if not block.startswith(b"{") or is_object(block.partition(b"\n")[0]):
+    line = block.partition(b"\n")[0]
+    if not block.startswith(b"{") or is_object(line):
         return False
-    records = next(split_sequence([block], len(block)), [])
-    return bool(records) and is_object(records[0])
+    if not line[1:].strip(_WHITESPACE) and block[1:].lstrip(_WHITESPACE).startswith(b'"'):
+        return True  # an object of several lines
+    ends = _find_ends(np.frombuffer(block, np.uint8), np.zeros(3, np.int64), True)
+    if not len(ends) or not is_object(block[: ends[0]]):
+        return False
+    rest = block[ends[0] :].lstrip(_BETWEEN)
+    return not rest or rest.startswith(b"{")
 
 
 def is_object(text: bytes) -> bool:
@@ -194,27 +200,10 @@ def is_object(text: bytes) -> bool:
         return False
 
 
-def split_sequence(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list[bytes]]:
-    """Yields the objects of a sequence, one list per block; blocks are cut anywhere."""
-    state = np.zeros(3, np.int64)
-    held: list[bytes] = []  # the beginning of the next object
-    room = max_record_bytes + 1
-    for block in blocks:
-        block = block.replace(_RECORD_SEPARATOR, b" ")
-        records, start = [], 0
-        for end in _find_ends(np.frombuffer(block, np.uint8), state, True).tolist():
-            held.append(block[start:end][:room])
-            records.append(b"".join(held).strip(_WHITESPACE))
-            held, room, start = [], max_record_bytes + 1, end
-        held.append(block[start:][:room])
-        room -= len(held[-1])
-        yield records
-    if b"".join(held).strip(_WHITESPACE):
-        raise ArrayError("the last JSON object does not end: the file is truncated")
-
-
 class _Array:
     """Finds elements, with surrounding whitespace."""
+
+    tail = 0
 
     def __init__(self) -> None:
         self.has_ended = self._has_elements = False
@@ -244,6 +233,31 @@ class _Array:
         """Raises ArrayError if the array has not ended."""
         if not self.has_ended:
             raise ArrayError("the JSON array does not end: the file is truncated")
+
+
+class _Sequence:
+    """Finds objects that follow each other, with whitespace or nothing between them."""
+
+    has_ended, tail = False, 1  # a record ends with its last bracket
+
+    def __init__(self) -> None:
+        self._state = np.zeros(3, np.int64)
+
+    def ends(self, block: bytes) -> np.ndarray:
+        """Returns the positions of the objects' last brackets, int64."""
+        return _find_ends(np.frombuffer(block, np.uint8), self._state, True).astype(np.int64) - 1
+
+    def without_blank(self, records: Records) -> Records:
+        """Returns the records without whitespace and separators before them."""
+        starts, stops = records.starts, records.stops
+        lead = [len(record) - len(record.lstrip(_BETWEEN)) for record in records.each()]
+        starts = starts + np.array(lead, np.int64)
+        return records._replace(starts=starts[starts < stops], stops=stops[starts < stops])
+
+    def check_end(self) -> None:
+        """Raises ArrayError if the last object has not ended."""
+        if self._state[_DEPTH]:
+            raise ArrayError("the last JSON object does not end: the file is truncated")
 
 
 @kernel

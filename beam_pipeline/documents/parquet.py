@@ -18,7 +18,15 @@ from beam_pipeline.documents.batch import (
     decode,
     text_buffers,
 )
-from beam_pipeline.documents.fields import Fields, document_id, id_at, text_at, top_level
+from beam_pipeline.documents.fields import (
+    Fields,
+    Path,
+    document_id,
+    id_at,
+    parts_of,
+    text_at,
+    top_level,
+)
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.parquet import column_chunks
 
@@ -27,24 +35,10 @@ _BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
-    """Raises ProbelineError unless a file has exactly one column of that name, with texts."""
-    index = schema.get_all_field_indices(text_field)
-    if not index:
-        raise ProbelineError(
-            f"no text field {text_field!r} in {path}: it has "
-            f"{', '.join(schema.names) or 'no fields'}; name it with --text_field, or for "
-            "evaluation sets with --eval_text_field"
-        )
-    if len(index) > 1:
-        raise ProbelineError(
-            f"{path} has {len(index)} columns named {text_field!r}; it must be one"
-        )
-    dtype = schema.field(index[0]).type
-    if (dtype.value_type if pa.types.is_dictionary(dtype) else dtype) not in _TEXT_TYPES:
-        raise ProbelineError(
-            f"the text field {text_field!r} of {path} is of type {dtype}, which must be a string: "
-            "name a different one with --text_field, or for evaluation sets with --eval_text_field"
-        )
+    """Raises ProbelineError if a file has several columns of that name."""
+    count = len(schema.get_all_field_indices(text_field))
+    if count > 1:
+        raise ProbelineError(f"{path} has {count} columns named {text_field!r}; it must be one")
 
 
 def is_binary(dtype: pa.DataType) -> bool:
@@ -53,7 +47,7 @@ def is_binary(dtype: pa.DataType) -> bool:
 
 
 def columns_of(fields: Fields) -> Callable[[str, pa.Schema], list[str] | None]:
-    """Returns a function that chooses a file's columns; ProbelineError without a text column."""
+    """Returns a function that chooses a file's columns; ProbelineError for several texts."""
 
     def choose(path: str, schema: pa.Schema) -> list[str] | None:
         if not fields.nested:
@@ -92,6 +86,13 @@ def texts_of(batch: pa.RecordBatch, fields: Fields) -> Iterator[str]:
     """Yields the texts of rows that have one."""
     found = read_batch("", batch, 0, fields)
     return (decode(found.text_bytes(index)) for index in range(len(found.rows)))
+
+
+def parts_of_rows(batch: pa.RecordBatch, fields: Fields) -> list[list[tuple[Path, str]]]:
+    """Returns `parts_of` of rows that have a text."""
+    if fields.nested:
+        return [parts_of(record, fields) for record in _records(batch)]
+    return [[((fields.text,), text)] for text in texts_of(batch, fields)]
 
 
 def id_path(schema: pa.Schema, fields: Fields) -> list[str] | None:
@@ -140,11 +141,17 @@ def read_batch(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields)
 
 
 def _read_column(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) -> DocumentBatch:
-    column = batch.column(fields.text)
+    has_text = fields.text in batch.schema.names
+    column = batch.column(fields.text) if has_text else pa.nulls(batch.num_rows)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
     num_without_text = len(batch) - len(rows)
+    if column.type not in (*_TEXT_TYPES, *_BINARY_TYPES, pa.null()):
+        odd = [(first_row + row, excerpt(str(column[row]).encode())) for row in rows.tolist()]
+        letters = [DeadLetter(path, row, "text_not_a_string", value) for row, value in odd]
+        empty = array_buffers(pa.array([], pa.large_binary()))
+        return DocumentBatch(len(batch), rows[:0], *empty, [], num_without_text, letters)
     texts = column.cast(pa.large_binary()).drop_null()
     bad = _not_utf8(texts)
     letters = [
@@ -167,8 +174,10 @@ def _read_nested(path: str, batch: pa.RecordBatch, first_row: int, fields: Field
     for row, record in enumerate(_records(batch), first_row):
         try:
             text = text_at(record, fields.text)
-        except TypeError:
-            letters.append(DeadLetter(path, row, "text_not_a_string", ""))
+        except (TypeError, UnicodeDecodeError) as error:
+            is_utf8 = isinstance(error, TypeError)
+            reason = "text_not_a_string" if is_utf8 else "utf8_invalid"
+            letters.append(DeadLetter(path, row, reason, ""))
             continue
         if text is not None:
             rows.append(row)

@@ -5,7 +5,7 @@
                             v
                          read_texts → DocumentBatch
 
-JSON and TFRecord may be compressed with gzip, bzip2 or Zstandard; files are local or on `gs://`.
+JSON and TFRecord may be compressed with gzip, bzip2, xz or Zstandard; files are local or on `gs://`.
 Memory: a few MiB, or a few times the largest record.
 """
 
@@ -20,7 +20,7 @@ from beam_pipeline.documents import json as document_json
 from beam_pipeline.documents import parquet as document_parquet
 from beam_pipeline.documents.batch import DocumentBatch
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.files import CURE, WorkUnit
+from beam_pipeline.documents.files import CURE, InputFile, WorkUnit, cut_into_work_units
 from beam_pipeline.documents.json import BadRecordError
 from beam_pipeline.documents.json_records import ArrayError, Records, split_records
 from beam_pipeline.errors import ProbelineError
@@ -75,13 +75,14 @@ def _read_json(unit: WorkUnit, max_record_bytes: int | None) -> Iterator[Records
             blocks = read_blocks(decompressed(stream))
         elif unit.start == 0 and decompressed(stream) is not stream:
             raise ProbelineError(
-                f"{unit.path} is compressed, but its name does not end in .gz or .zst: rename it"
+                f"{unit.path} is compressed, but its name does not end in .gz, .zst, .bz2 or .xz: "
+                "rename it"
             )
         else:
             blocks = read_blocks_of_range(stream, unit.start, unit.end)
         may_be_array = unit.file.format == "json"
         limit = max_record_bytes or document_json.MAX_RECORD_BYTES
-        yield from split_records(blocks, may_be_array, limit)
+        yield from split_records(blocks, may_be_array, limit, not unit.is_range)
 
 
 def _read_parquet(unit: WorkUnit, columns: Columns, sized_by: str) -> Iterator[pa.RecordBatch]:
@@ -139,12 +140,13 @@ def read_texts(unit: WorkUnit, fields: Fields = Fields()) -> Iterator[DocumentBa
             yield batch
 
 
-def field_names(unit: WorkUnit) -> list[str]:
-    """Returns the field names of the first readable record of a work unit."""
+def fields_of(file: InputFile) -> list[str]:
+    """Returns the names of the fields of a file's first readable record."""
+    unit = cut_into_work_units(file, None, max(1, file.num_bytes))[0]
     with explained_damage(unit.path, CURE, (ArrayError,), row=0):
         if unit.file.format == "parquet":
-            with open_parquet(unit.path) as file:
-                return file.schema_arrow.names
+            with open_parquet(unit.path) as parquet:
+                return parquet.schema_arrow.names
         pieces = cast(Iterator[Records], read_unit(unit))
         for record in chain.from_iterable(records.each() for records in pieces):
             try:

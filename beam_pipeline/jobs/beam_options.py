@@ -31,6 +31,9 @@ from beam_pipeline.jobs.machine import can_fork
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 PRISM_RUNNER = "PrismRunner"
 _ANSWER_S = 10  # for a connection to a job server
+# Else Flink starts a Python for each stage. A dead worker is kept as long: an engine has to wait
+# longer before it runs a failed task again.
+_KEEP_WORKERS_MS = 2_000
 # Runners with flags that Beam's Python side does not know; they check them.
 RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
 
@@ -76,6 +79,10 @@ def suited(given: PipelineOptions) -> PipelineOptions:
         # Prism 2.77 splits a slow bundle even between two elements of one key and runs both parts
         # at once: the key's state would be lost.
         beam_options.view_as(DebugOptions).add_experiment("prism_disable_sdf_split")
+    if standard.runner in RUNNERS_WITH_OWN_FLAGS:
+        portable = beam_options.view_as(PortableOptions)
+        if portable.environment_cache_millis == 0:  # the default; a flag's value is a str
+            portable.environment_cache_millis = str(_KEEP_WORKERS_MS)
     _refuse_unfit(beam_options)
     if standard.streaming:
         raise UsageError("--streaming: the input is bounded; leave it out")

@@ -61,9 +61,10 @@ from rich.live import Live
 from beam_pipeline import __version__
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.jobs import beam_options as runners
-from beam_pipeline.jobs import dataflow, monitoring, output_folder
+from beam_pipeline.jobs import dataflow, monitoring, output_folder, portable
+from beam_pipeline.jobs.beam_seams import silence_workers
 from beam_pipeline.jobs.dataflow import DataflowJob
-from beam_pipeline.jobs.local_runner import forked_workers, patch_beam, silence_workers
+from beam_pipeline.jobs.local_runner import forked_workers
 from beam_pipeline.jobs.monitoring import Snapshot, logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.jobs.output_lease import LostOutputError
@@ -166,6 +167,8 @@ def run(spec: JobSpec, build: Build, beam_options: PipelineOptions) -> bool:
             inputs=spec.inputs,
         ) as job_run,
     ):
+        if portable.has_job_server(beam_options):
+            job_run.end_with_launcher()
         pipeline = new_pipeline(beam_options)
         add_transforms(pipeline, job_run, build)
         if not _run_to_end(pipeline, spec, job_run):
@@ -180,7 +183,6 @@ def run(spec: JobSpec, build: Build, beam_options: PipelineOptions) -> bool:
 
 def new_pipeline(beam_options: PipelineOptions) -> beam.Pipeline:
     """Returns an empty pipeline; UsageError for options that Beam rejects."""
-    patch_beam()
     try:
         return beam.Pipeline(options=beam_options)
     except ValueError as error:
@@ -202,7 +204,10 @@ def _run_to_end(pipeline: beam.Pipeline, spec: JobSpec, job_run: JobRun) -> bool
     if spec.look is not None and is_local(job_run.folder):
         watching = monitoring.watched(partial(spec.look, job_run.folder), sys.stderr)
     with watching:
-        pipeline.run().wait_until_finish()
+        if portable.has_job_server(pipeline.options):
+            portable.run_to_end(pipeline, job_run.folder)
+        else:
+            pipeline.run().wait_until_finish()
     return True
 
 

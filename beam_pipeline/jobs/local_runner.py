@@ -1,13 +1,12 @@
-"""Beam's in-memory runner: every internal of Beam that Probeline changes or uses.
+"""Worker processes for Beam's in-memory runner.
 
 Beam's own workers are threads, which share one interpreter lock, or processes that import
 everything again: 2.5 CPU-seconds each. Ours are forked from this process after its imports, and
-share its memory. `check_beam` fails early if Beam lacks these internals.
+share its memory.
 """
 
 import contextlib
 import ctypes
-import functools
 import multiprocessing
 import os
 import signal
@@ -15,76 +14,27 @@ import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
 
-import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
-from apache_beam.portability import python_urns
-from apache_beam.portability.api import beam_fn_api_pb2
-from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.runners.worker import sdk_worker, statesampler
-from apache_beam.transforms import userstate
 
 from beam_pipeline import kernels
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.jobs import beam_seams
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
 from beam_pipeline.jobs.machine import can_fork, importing
 
-TESTED_BEAM = "2.77"
-_INTERNALS: dict[Any, tuple[str, ...]] = {
-    userstate: ("get_dofn_specs",),
-    statesampler: ("StateSampler",),
-    sdk_worker: ("SdkHarness",),
-    worker_handlers: (
-        *("DATA_BUFFER_TIME_LIMIT_MS", "STATE_CACHE_SIZE_MB", "FNAPI_RUNNER_CAPABILITIES"),
-        "GrpcWorkerHandler",
-    ),
-    worker_handlers.WorkerHandler: ("_registered_environments",),
-}
-_NEVER_MS = 1 << 40
-_SAMPLING_PERIOD_MS = 5
 _PR_SET_PDEATHSIG = 1
 _DYING_S = 1
 _Worker = tuple[BaseProcess, Connection]
 
 
-def check_beam() -> None:
-    """Raises ProbelineError if this version of Beam lacks the internals used here."""
-    missing = [name for owner, names in _INTERNALS.items() for name in names
-               if not hasattr(owner, name)]  # fmt: skip
-    if missing:
-        raise ProbelineError(
-            f"apache-beam {beam.__version__} lacks {', '.join(missing)}, which Probeline uses: "
-            f"install apache-beam=={TESTED_BEAM}.*"
-        )
-
-
-@functools.cache
-def patch_beam() -> None:
-    """Patches the runner and the workers of this process; call it before workers are forked."""
-    check_beam()
-    # Beam inspects the signatures of a DoFn six times, a tenth of a second in all.
-    userstate.get_dofn_specs = functools.cache(userstate.get_dofn_specs)
-    # A bundle ends only when the thread that samples its state wakes up: every 200 ms by default.
-    statesampler.StateSampler = functools.partial(
-        statesampler.StateSampler, sampling_period_ms=_SAMPLING_PERIOD_MS
-    )
-    # With several workers, a thread of Beam flushes each stream every second. It may do so within
-    # an element, as our coders are Python, or drop what is written meanwhile.
-    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = _NEVER_MS
-
-
-def silence_workers() -> None:
-    """Keeps off the terminal the tracebacks that workers also send to the runner."""
-    sdk_worker.print = lambda *_, **__: None
-
-
 @contextlib.contextmanager
 def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
-    """Makes the in-memory runner use forked workers if its options request processes."""
-    patch_beam()
+    """Patches the in-memory runner, and forks its workers if its options request processes."""
     direct = beam_options.view_as(DirectOptions)
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
+    if is_local:
+        beam_seams.patch_beam()
     if not is_local or direct.direct_running_mode != "multi_processing" or not can_fork():
         yield
         return
@@ -92,14 +42,11 @@ def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
         kernels.load()
     waiting = [_fork() for _ in range(direct.direct_num_workers)]
     workers = [process for process, _ in waiting]
-    registered = worker_handlers.WorkerHandler._registered_environments
-    beams_own = registered[python_urns.SUBPROCESS_SDK]
-    registered[python_urns.SUBPROCESS_SDK] = (
-        lambda _, *arguments: _ForkedWorkerHandler(waiting.pop(), *arguments),
-        bytes,
-    )
     try:
-        yield
+        with beam_seams.worker_processes(
+            lambda *arguments: _ForkedWorkerHandler(waiting.pop(), *arguments)
+        ):
+            yield
     except Exception as error:
         for process in workers:
             process.join(_DYING_S)
@@ -107,7 +54,6 @@ def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
                 raise ProbelineError(_why_ended(process.exitcode)) from error
         raise
     finally:
-        registered[python_urns.SUBPROCESS_SDK] = beams_own
         for process in workers:
             process.kill()
 
@@ -128,12 +74,7 @@ def _work(connection: Connection, parent: int) -> None:
     if os.getppid() != parent:
         return
     address, worker_id = connection.recv()
-    sdk_worker.SdkHarness(
-        address,
-        worker_id=worker_id,
-        state_cache_size=worker_handlers.STATE_CACHE_SIZE_MB << 20,
-        runner_capabilities=worker_handlers.FNAPI_RUNNER_CAPABILITIES,
-    ).run()
+    beam_seams.work(address, worker_id)
 
 
 def _why_ended(exit_code: int | None) -> str:
@@ -144,7 +85,7 @@ def _why_ended(exit_code: int | None) -> str:
     return f"{why}: run the same command with --direct_num_workers=1"
 
 
-class _ForkedWorkerHandler(worker_handlers.GrpcWorkerHandler):
+class _ForkedWorkerHandler(beam_seams.GrpcWorkerHandler):
     """Starts and stops a forked worker for the runner."""
 
     def __init__(self, worker: _Worker, *arguments: object):
@@ -165,6 +106,5 @@ class _ForkedWorkerHandler(worker_handlers.GrpcWorkerHandler):
         self._process.join()
         why = _why_ended(self._process.exitcode)
         while not self._is_stopping.wait(0.1):
-            for name in list(self.control_conn._futures_by_id):
-                future = self.control_conn._futures_by_id.pop(name)
-                future.set(beam_fn_api_pb2.InstructionResponse(instruction_id=name, error=why))
+            with contextlib.suppress(RuntimeError):  # the runner has just added a request
+                self.control_conn.abort(RuntimeError(why))

@@ -16,7 +16,7 @@ from typing import Any
 
 from beam_pipeline.errors import UsageError, explained_os_errors
 from beam_pipeline.jobs.dataflow import DataflowJob
-from beam_pipeline.jobs.output_lease import Lease, Marker, lock_folder
+from beam_pipeline.jobs.output_lease import Lease, LostOutputError, Marker, lock_folder
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
     begins_with,
@@ -26,12 +26,13 @@ from beam_pipeline.storage.files import (
     is_gcs,
     is_local,
     remove_folder,
+    write_file,
 )
 from beam_pipeline.storage.many_files import Move, move_files, write_guarded
 from beam_pipeline.storage.matching import match
 
 TEMP_FOLDER = ".probeline-temp"
-_LOCK_NAME, _MARKER_NAME = "lock", "lock.json"
+_LOCK_NAME, _MARKER_NAME, _HELD_NAME = "lock", "lock.json", "held"
 _TEMPORARY = r"\.\d+\.tmp"  # the suffix of the temporary names of `write_durably`
 
 
@@ -58,6 +59,7 @@ class JobRun:
 
     folder: str  # for temporary files of this run, on the filesystem of the output
     marker: Marker | None = None  # on `gs://`; workers check it before files get final names
+    held: str | None = None  # elsewhere, a file that workers check; see `end_with_launcher`
     output: str = ""  # without a trailing slash
     success: str = ""  # the name of the file that marks a finished output
     lease: Lease | None = None  # on `gs://`; the launcher's side of the marker
@@ -83,10 +85,21 @@ class JobRun:
         """Returns whether the output has its success file."""
         return exists(self.path(self.success))
 
+    def end_with_launcher(self) -> None:
+        """Makes workers that outlive this process fail to commit, on a cluster for example."""
+        if self.marker is None:
+            self.held = self.below(_HELD_NAME)
+            write_file(self.held, b"")
+
     def check(self) -> None:
-        """Raises LostOutputError if another run has taken the output."""
+        """Raises LostOutputError if another run has taken the output, or the launcher has ended."""
         if self.marker is not None:
             self.marker.check()
+        elif self.held is not None and not exists(self.held):
+            raise LostOutputError(
+                f"{self.held} is gone: the launcher has ended, and the job stops before it changes "
+                f"anything in {self.output}; run the command again"
+            )
 
     def move(self, moves: Sequence[Move]) -> None:
         """Moves files to their final names, in parallel; may be repeated."""

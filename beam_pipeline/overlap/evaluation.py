@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline import __version__
-from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.dataset.dead_letters import DeadLetter, count_by_reason, explain_letters
 from beam_pipeline.documents.batch import (
     DocumentBatch,
     array_buffers,
@@ -31,7 +31,7 @@ from beam_pipeline.documents.batch import (
 )
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import InputFile, cut_into_work_units, match_documents
-from beam_pipeline.documents.reading import field_names, read_texts
+from beam_pipeline.documents.reading import fields_of, read_texts
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.evaluation_sources import evaluation_sources, name_with_field
 from beam_pipeline.overlap.ngrams.arrays import map_file
@@ -125,7 +125,7 @@ def write_rows(
         of_set = [each for each in files if each.dataset == dataset]
         # A set of one field may be empty if another field of the same files is not.
         if not rows[dataset] and not any(of_file[each.file] for each in of_set):
-            raise ProbelineError(_without_text(of_set[0], fields))
+            raise ProbelineError(_without_text(of_set[0], fields, letters))
     for field in {field for each in files for field in each.text_fields}:
         if not found[field] and not limit:
             raise ProbelineError(
@@ -139,17 +139,20 @@ def write_rows(
     return counts, list(dict.fromkeys(letters))
 
 
-def _without_text(given: EvaluationFile, fields: Fields) -> str:
-    """Returns the error message for an evaluation set without a text."""
-    names = field_names(cut_into_work_units(given.file, None, max(1, given.file.num_bytes))[0])
+def _without_text(given: EvaluationFile, fields: Fields, letters: Sequence[DeadLetter]) -> str:
+    """Returns the error message for an evaluation set without a text, by its first file."""
+    fields_read = " or ".join(map(repr, given.text_fields or [fields.text]))
+    problem = (
+        f"evaluation set {given.dataset} ({given.file.path}) has no record with a text in the "
+        f"field {fields_read}"
+    )
+    if of_file := [letter for letter in letters if letter.file == given.file.path]:
+        return f"{problem}: {explain_letters(count_by_reason(of_file), of_file)}"
+    names = fields_of(given.file)
     cure = "name the field with --eval_text_field"
     if {"doc", "arguments"} <= set(names):
         cure += ", or say --eval_format=lm_eval for samples of lm-evaluation-harness"
-    fields_read = " or ".join(map(repr, given.text_fields or [fields.text]))
-    return (
-        f"evaluation set {given.dataset} ({given.file.path}) has no record with a text in the "
-        f"field {fields_read}: its records have {', '.join(names) or 'no fields'}; {cure}"
-    )
+    return f"{problem}: its records have {', '.join(names) or 'no fields'}; {cure}"
 
 
 def _read_batches(

@@ -26,6 +26,7 @@ from beam_pipeline.storage.lines import (
     BYTE_ORDER_MARK,
     DAMAGE,
     SMALLER_WINDOW,
+    compression_of,
     decompressed,
     needs_large_window,
 )
@@ -229,9 +230,8 @@ def _detect(file: FileVersion, options: ReadOptions) -> detection.Detected:
     head, is_compressed = b"", False
     for num_bytes in (_MAGIC_BYTES, detection.HEAD_BYTES):
         with open_file(file.path, num_bytes, file.version) as stream:
-            plain = decompressed(stream)
-            is_compressed = plain is not stream
-            head = _head(plain, num_bytes)
+            is_compressed = compression_of(stream) not in (None, "xz")  # xz is refused by its head
+            head = _head(decompressed(stream) if is_compressed else stream, num_bytes)
         if len(head) < num_bytes or head.startswith(detection.BINARY_MAGIC):
             break
     head = head.removeprefix(BYTE_ORDER_MARK)

@@ -6,6 +6,7 @@ Memory is bounded: overlong lines are truncated. Lines end only at b"\\n".
 """
 
 import bz2
+import lzma
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,18 +17,19 @@ from isal import igzip, igzip_lib
 
 from beam_pipeline.errors import ProbelineError, explained, one_line
 
-Compression = Literal["gzip", "bzip2", "zstd"]
+Compression = Literal["gzip", "bzip2", "zstd", "xz"]
 BLOCK_BYTES = 1 << 20
 # Exceptions of damaged files, compressed or Parquet.
 DAMAGE: tuple[type[Exception], ...] = (
     OSError,
     EOFError,
+    lzma.LZMAError,
     pa.ArrowException,
     cast(type[Exception], igzip_lib.IsalError),  # its stub declares an instance
 )
 SMALLER_WINDOW = "compress it again without --long, whose window is too large for a worker"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-GZIP_MAGIC, BZIP2_MAGIC = b"\x1f\x8b", b"BZh"
+GZIP_MAGIC, BZIP2_MAGIC, _XZ_MAGIC = b"\x1f\x8b", b"BZh", b"\xfd7zX"
 _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # of a frame, or skippable
 
 
@@ -64,11 +66,13 @@ def compression_of(stream: BinaryIO) -> Compression | None:
         return "gzip"
     if magic.startswith(BZIP2_MAGIC):
         return "bzip2"
+    if magic.startswith(_XZ_MAGIC):
+        return "xz"
     return "zstd" if _ZSTD_MAGIC.match(magic) else None
 
 
 def decompressed(stream: BinaryIO) -> BinaryIO:
-    """Returns the decompressed stream of gzip, bzip2 or Zstandard; other streams unchanged.
+    """Returns the decompressed stream of gzip, bzip2, xz or Zstandard; other streams unchanged.
 
     ISA-L is four times as fast as zlib. Unlike python-zstandard, Arrow detects truncated streams.
     """
@@ -77,6 +81,8 @@ def decompressed(stream: BinaryIO) -> BinaryIO:
         return cast(BinaryIO, igzip.IGzipFile(fileobj=stream, mode="rb"))
     if compression == "bzip2":
         return cast(BinaryIO, bz2.BZ2File(stream))
+    if compression == "xz":
+        return cast(BinaryIO, lzma.LZMAFile(stream))
     if compression == "zstd":
         return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"))
     return stream

@@ -89,6 +89,14 @@ def test_invalid_argument(make: partial, reason: str) -> None:
     assert "\n" not in str(failure.value)
 
 
+@pytest.mark.parametrize("given", [CompressionTypes.AUTO, CompressionTypes.UNCOMPRESSED])
+def test_compressions_that_mean_none(tmp_path: Path, given: str) -> None:
+    eager(WORDS, WriteToArrayRecord(f"{tmp_path}/w", compression_type=given))
+    assert len(eager(None, ReadFromArrayRecord(f"{tmp_path}/*", compression_type=given))) == len(
+        WORDS
+    )
+
+
 def test_an_unbounded_input_is_refused():
     elements = beam.pvalue.PCollection(beam.Pipeline(), is_bounded=False)
     with pytest.raises(ValueError, match="bounded"):

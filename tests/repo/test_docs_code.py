@@ -28,6 +28,7 @@ ELSEWHERE = {
     "jax_training": "test_examples.py",
     "sessions.py": "test_examples.py",
     "go run": "test_go_reader.py",
+    "flink_cluster.sh": "test_flink.py",
     "templates/tpu": "tests of the scripts for TPUs",
     "EXPORT DATA": "tests of the source atlas_bigquery, and BigQuery only",
     "pip/bin": "installs gigabytes",

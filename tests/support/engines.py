@@ -1,15 +1,19 @@
 """The engines that tests run on: built if missing, started for a session, stopped after it.
 
-`prism` is a binary that Beam starts itself. `flink` is a job server with a Flink inside, `gcs` an
-emulator of the object store. What an engine needs to be built is often not on a user's machine:
-then its tests are skipped and say why; with CI=true that is a failure.
+`prism` is a binary that Beam starts itself. `flink` and `spark` are job servers with an engine
+inside, `gcs` an emulator of the object store. What an engine needs to be built is often not on a
+user's machine: then its tests are skipped and say why; with CI=true that is a failure.
 """
 
+import json
 import os
 import shutil
 import subprocess
+import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,14 +21,18 @@ import pytest
 from beam_pipeline.storage import gcs as gcs_storage
 from benchmarks.engine_servers import (
     Flink,
+    free_port,
     gcs_client,
     running_flink,
     running_gcs_emulator,
+    running_server,
     upload,
 )
 from tests.support.repository import ROOT
 
 _BUILT = ROOT / ".engines"
+# A run of seconds gains nothing from Java's second compiler.
+_JAVA = {"JAVA_FLAGS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def missing(reason: str) -> None:
@@ -71,6 +79,50 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     flink_is_built()
     with running_flink(tmp_path_factory.mktemp("flink")) as running:
         yield running
+
+
+@dataclass(frozen=True)
+class FlinkCluster:
+    """A job server and a Flink of separate processes."""
+
+    port: int
+    flink_port: int
+
+    def flags(self) -> list[str]:
+        """Returns the flags of `beam_pipeline.main` to run there."""
+        command = {"command": str(ROOT / "scripts" / "beam_worker.py")}
+        return [
+            *("--runner=PortableRunner", f"--job_endpoint=127.0.0.1:{self.port}"),
+            *("--environment_type=PROCESS", f"--environment_config={json.dumps(command)}"),
+            *("--parallelism=2", f"--flink_master=127.0.0.1:{self.flink_port}"),
+        ]
+
+    def states(self) -> list[str]:
+        """Returns the states of all jobs."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.flink_port}/jobs/overview") as got:
+            return [job["state"] for job in json.load(got)["jobs"]]
+
+
+@contextmanager
+def running_flink_cluster(folder: Path, environment: dict[str, str]) -> Iterator[FlinkCluster]:
+    """Runs a cluster with two task managers, whose workers have the environment."""
+    flink_is_built()
+    cluster = FlinkCluster(free_port(), free_port())
+    command = ["scripts/flink_cluster.sh", str(cluster.port), str(folder), str(cluster.flink_port)]
+    log = folder / "log"
+    with running_server("the Flink cluster", command, cluster.port, log, environment | _JAVA):
+        yield cluster
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Iterator[list[str]]:
+    """The flags that run a job on a job server with a Spark inside; workers are threads here."""
+    build("Spark", ["java", "mvn"], "scripts/build_spark.sh")
+    port = free_port()
+    command = ["scripts/spark_server.sh", str(port), str(tmp_path / "spark")]
+    with running_server("Spark", command, port, tmp_path / "spark.log", {**os.environ, **_JAVA}):
+        address = f"--job_endpoint=127.0.0.1:{port}"
+        yield ["--runner=PortableRunner", address, "--environment_type=LOOPBACK"]
 
 
 class Gcs:

@@ -76,10 +76,10 @@ def write_as(path: Path, compression: Any, data: bytes) -> None:
         write(data)
 
 
-def find_in(folder: Path, corpus: str, output: str) -> None:
+def find_in(folder: Path, corpus: str, output: str, *more: str) -> None:
     sets = f"--decontaminate_source=quiz={folder}/eval/quiz.jsonl"
     flags = [f"--input_path={folder}/{corpus}", sets, f"--output_path={folder}/{output}"]
-    assert find([*flags, "--ngram_length=8", "--overwrite", "--direct_num_workers=1"]) == 0
+    assert find([*flags, *more, "--ngram_length=8", "--overwrite", "--direct_num_workers=1"]) == 0
 
 
 def texts_of(path: Path) -> list[str | None]:

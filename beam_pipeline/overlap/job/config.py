@@ -23,7 +23,7 @@ from beam_pipeline.cli.flags import (
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.evaluation_sources import evaluation_sources, name_with_field
 from beam_pipeline.overlap.ngrams.tokenizers import MULTILINGUAL, TOKENIZERS, tokenizer_named
-from beam_pipeline.overlap.removal.options import NO_REMOVAL, RemovalConfig
+from beam_pipeline.overlap.removal.options import NO_REMOVAL, RemovalConfig, check_cut
 from beam_pipeline.overlap.results.layout import clean_list_names
 from beam_pipeline.overlap.results.rules import (
     NO_RULES,
@@ -183,7 +183,11 @@ class DeconConfig:
         group="n-grams",
     )
     text_field: str = flag(
-        "Field of a document that holds its text.", "text", group="input", affects="matches"
+        "Field of a document that holds its text, as in --eval_text_field: prompt,response, or "
+        "messages[role=user].content.",
+        "text",
+        group="input",
+        affects="matches",
     )
     id_field: str = flag(
         "Field of a document that holds its id.", "id", group="input", affects="matches"
@@ -349,6 +353,7 @@ class DeconConfig:
         check_path("output_path", self.output_path)
         if self.removal.remove != NO_REMOVAL and not self.remove_output:
             raise UsageError(f"--remove={self.removal.remove} needs --remove_output=FOLDER")
+        check_cut(self.removal, self.text_field)
         if self.removal.remove == NO_REMOVAL and self.remove_output:
             raise UsageError(
                 f"--remove_output={self.remove_output} needs --remove=document, split or mask"

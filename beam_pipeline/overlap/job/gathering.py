@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 from apache_beam.pvalue import TaggedOutput
 
+from beam_pipeline.dataset.dead_letters import DeadLetter, explain_letters
+from beam_pipeline.documents.files import InputFile
+from beam_pipeline.documents.reading import fields_of
 from beam_pipeline.errors import ProbelineError, printable
 from beam_pipeline.jobs.monitoring import counter
 from beam_pipeline.jobs.output_folder import JobRun
@@ -56,6 +59,8 @@ from beam_pipeline.overlap.results.verdicts import RowVerdicts, left_out
 from beam_pipeline.report.tables import bytes_text
 from beam_pipeline.storage.files import free_bytes, remove_folder, unique_path
 from beam_pipeline.storage.many_files import moves_to_folder
+from beam_pipeline.storage.matching import match
+from beam_pipeline.storage.parquet import read_row_groups
 
 _LETTERS = "letters:"
 SIZES = "sizes"  # an output of count_ngrams
@@ -248,7 +253,12 @@ def add_scanned(counters: Iterable[Counter[str]]) -> Counter[str]:
 
 
 def check_scan(
-    total: Counter[str], run: JobRun, summary: RunSummary, text_field: str, prepared: Prepared
+    total: Counter[str],
+    run: JobRun,
+    summary: RunSummary,
+    text_field: str,
+    first_file: InputFile,
+    prepared: Prepared,
 ) -> dict[str, Any]:
     """Returns the training-side counts and records the end of the scan.
 
@@ -262,7 +272,8 @@ def check_scan(
     if not total["train_texts"]:
         raise ProbelineError(
             f"none of {total['train_rows']} records of {summary.num_train_files} training files "
-            f"has a text in the field {text_field!r}: name the field with --text_field"
+            f"has a text in the field {text_field!r}: "
+            + "; ".join(_why_without_texts(total, letters, first_file, prepared))
         )
     read = total["train_texts"] + total["train_without_text"]
     if read + sum(letters.values()) != total["train_rows"]:
@@ -273,6 +284,19 @@ def check_scan(
     counts = {**{name: total[name] for name in _TRAIN_COUNTS}, "dead_letters": letters}
     summarize(run, summary, prepared, "gather", counts)
     return counts
+
+
+def _why_without_texts(
+    total: Counter[str], letters: Mapping[str, int], first_file: InputFile, prepared: Prepared
+) -> Iterator[str]:
+    if total["train_without_text"] or not letters:
+        names = ", ".join(fields_of(first_file)) or "no fields"
+        yield f"name the field with --text_field; {first_file.path} has {names}"
+    if letters:
+        paths = [file.path for file in match(letters_path(f"{prepared.folder}/*"))]
+        tables = (table for path in paths for table in read_row_groups(path))
+        first = [DeadLetter(**row) for table in tables for row in table.slice(0, 1).to_pylist()]
+        yield explain_letters(letters, first)
 
 
 def write_results(

@@ -57,7 +57,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
                 "gives it another name",
                 file=sys.stderr,
             )
-    files = list(manifest.input_files(*inputs))
+    files = list(manifest.input_files(inputs.training, inputs.evaluation, inputs.dropped))
     is_finished = exists(FileSystems.join(config.output_path, SUCCESS_NAME))
     if is_finished and config.skip_existing and not config.overwrite:
         manifest.check_same(config, files)
@@ -73,6 +73,9 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
         dataflow_job=dataflow_job,
         overwrite=config.overwrite,
     )
+
+    for warning in inputs.warnings:
+        print(warning, file=sys.stderr)
 
     def build(pipeline: beam.Pipeline, job_run: JobRun) -> Commit:
         manifest.write_input_files(config.output_path, job_run.folder, files)

@@ -9,7 +9,9 @@ The version of a file is its generation on `gs://`, otherwise its modification t
 import hashlib
 import platform
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -145,6 +147,8 @@ def _shown(value: Any) -> str:
 
 
 def _file_that_differs(before: list[ListedFile], now: list[ListedFile]) -> str | None:
+    if _portable(before) == _portable(now):
+        return None
     old, new = ({file[:3]: file for file in files} for files in (before, now))
     for key, file in new.items():
         if key not in old:
@@ -156,6 +160,18 @@ def _file_that_differs(before: list[ListedFile], now: list[ListedFile]) -> str |
         if key not in new:
             return f"{file}, of --{file.flag}, is no longer among its files"
     return None if before == now else "--decontaminate_source had another order"
+
+
+def _portable(files: Sequence[ListedFile]) -> list[tuple[Any, ...]]:
+    """Returns files with paths below the common folder of their flag and evaluation set."""
+    folders = defaultdict[tuple[Any, ...], list[list[str]]](list)
+    for file in files:
+        folders[file[:2]].append(file.path.split("/")[:-1])
+    depth_of = {}
+    for key, paths in folders.items():
+        levels = takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
+        depth_of[key] = len(list(levels))
+    return [(*file[:2], file.path.split("/")[depth_of[file[:2]] :], *file[3:]) for file in files]
 
 
 # --- progress_summary.json ------------------------------------------------------------------------
@@ -180,11 +196,17 @@ class RunSummary(NamedTuple):
     outputs: Sequence[str]
 
     @classmethod
-    def at_launch(cls, config: DeconConfig, num_eval_files: int, num_train_files: int):
+    def at_launch(
+        cls,
+        config: DeconConfig,
+        num_eval_files: int,
+        num_train_files: int,
+        warnings: Sequence[str] = (),
+    ):
         """Returns what is known before the first stage."""
         return cls(
             *("", num_eval_files, num_train_files, 0, config.processes, config.lengths),
-            *(config.tokenizer, "", start_time(), options_of(config), {}, {}, (), ()),
+            *(config.tokenizer, "", start_time(), options_of(config), {}, {}, warnings, ()),
         )
 
 

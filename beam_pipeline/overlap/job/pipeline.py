@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
-from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.files import InputFile, match_documents
+from beam_pipeline.documents.fields import Fields, training_fields
+from beam_pipeline.documents.files import InputFile, match_documents, unread_warning
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.frame import Commit
 from beam_pipeline.jobs.output_folder import JobRun
@@ -40,6 +40,7 @@ class Inputs(NamedTuple):
     training: list[InputFile]
     evaluation: list[EvaluationFile]
     dropped: list[FileVersion]  # from --drop_ngrams
+    warnings: tuple[str, ...] = ()
 
     @property
     def paths(self) -> list[str]:
@@ -59,7 +60,9 @@ def find_inputs(config: DeconConfig) -> Inputs:
         dropped += found
     is_each = config.eval_fields == "each"
     evaluation = match_evaluation(config.sources, config.eval_text_fields, is_each)
-    return Inputs(match_documents(config.input_paths), evaluation, dropped)
+    unread: list[str] = []
+    training = match_documents(config.input_paths, unread=unread)
+    return Inputs(training, evaluation, dropped, tuple(unread_warning("--input_path", unread)))
 
 
 def build(
@@ -68,7 +71,7 @@ def build(
     """Adds the job to a pipeline; returns its last step. `command` is "" for a run from Python."""
     num_eval_files = len({each.file for each in inputs.evaluation})
     num_files = len(inputs.training)
-    summary = RunSummary.at_launch(config, num_eval_files, num_files)
+    summary = RunSummary.at_launch(config, num_eval_files, num_files, inputs.warnings)
     options, output_options = evaluation_options(config), _output_options(config)
     details = output_options.details
     prepared: Any = AsSingleton(
@@ -76,13 +79,14 @@ def build(
         | "Evaluation files" >> beam.Create([inputs.evaluation])
         | "Read evaluation sets" >> beam.Map(read_evaluation_sets, run, options, summary)
     )
-    fields = Fields(config.text_field, config.id_field)
+    fields = training_fields(config.text_field, config.id_field)
     scanned: Any = _scan(pipeline, inputs.training, fields, run, options, prepared)
     totals: Any = AsSingleton(
         scanned
         | "Count" >> beam.MapTuple(lambda _, unit: gathering.count_scanned(unit))
         | "Add up" >> beam.CombineGlobally(gathering.add_scanned).without_defaults()
-        | "Check the scan" >> beam.Map(gathering.check_scan, run, summary, fields.text, prepared)
+        | "Check the scan"
+        >> beam.Map(gathering.check_scan, run, summary, fields.text, inputs.training[0], prepared)
     )
     units = _numbered(scanned)
     keep: dict[str, Any] = {}
@@ -135,7 +139,7 @@ def build(
 def evaluation_options(config: DeconConfig) -> EvaluationOptions:
     """Returns what the steps of the evaluation side need of the options."""
     return EvaluationOptions(
-        Fields(config.text_field, config.eval_id),
+        training_fields(config.text_field, config.eval_id),
         config.limit_test_instances,
         config.tokenizer,
         config.lengths,

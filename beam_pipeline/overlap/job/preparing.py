@@ -330,7 +330,7 @@ def summarize(
         fingerprint=prepared.fingerprint,
         versions=versions_of(summary.tokenizer),
         counts={**prepared.counts, **counts},
-        warnings=prepared.warnings,
+        warnings=(*summary.warnings, *prepared.warnings),
         outputs=outputs,
     )
     write_summary(folder or run.output, run.folder, reached)

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.documents.fields import Fields, text_of
+from beam_pipeline.documents.fields import Fields, Path, parts_of
 from beam_pipeline.documents.files import InputFile, cut_into_work_units
 from beam_pipeline.documents.json import BadRecordError, id_of, parse_object
 from beam_pipeline.documents.json_records import Records, begins_array
-from beam_pipeline.documents.parquet import columns_in, id_values, rows_at, texts_of
+from beam_pipeline.documents.parquet import columns_in, id_values, parts_of_rows, rows_at
 from beam_pipeline.documents.reading import read_unit
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.removal.options import DOLMA, PARQUET
@@ -31,6 +31,7 @@ from beam_pipeline.overlap.removal.training_files import (
 )
 from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA
 from beam_pipeline.overlap.results.output_files import (
+    PLACES,
     escape_surrogates,
     json_line,
     json_value,
@@ -50,6 +51,9 @@ ATTRIBUTES_SCHEMA = pa.schema(
         ("eval_datasets", DOCUMENTS_SCHEMA.field("eval_datasets").type),
     ]
 )
+_FIELD_SPANS = pa.field(
+    "field_spans", pa.list_(pa.struct([("field", pa.string()), *PLACES.value_type]))
+)
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 16 << 20
 
 
@@ -59,12 +63,23 @@ class Described(NamedTuple):
     first_row: int
     ids: list[Any]  # value of each document in the file; None without one
     documents: Documents
+    parts: list[list[tuple[Path, str]]]  # `parts_of` each contaminated document
     num_chars: np.ndarray  # int64, text length of each contaminated document
 
     @property
     def coverage(self) -> np.ndarray:
         """The share of characters in spans, for each contaminated document."""
         return self.documents.covered_chars / self.num_chars
+
+    def field_spans(self, index: int) -> Iterator[tuple[str, int, int]]:
+        """Yields the spans of a contaminated document by the paths of its texts."""
+        at = 0
+        for path, text in self.parts[index]:
+            for start, end in self.documents.spans_at(index):
+                first, last = max(start - at, 0), min(end - at, len(text))
+                if first < last:
+                    yield ".".join(map(str, path)), first, last
+            at += len(text) + 1
 
 
 # --- documents ------------------------------------------------------------------------------------
@@ -83,20 +98,21 @@ def describe(file: TrainingFile, documents: DocumentReader, fields: Fields) -> I
         for piece in read_unit(unit, columns=columns, sized_by=fields.text):
             if isinstance(piece, pa.RecordBatch):
                 found = documents.within(row, row + len(piece))
-                ids, sizes = _of_rows(piece, found.rows - row, fields)
+                ids, parts = _of_rows(piece, found.rows - row, fields)
             else:
                 records = cast(Records, piece)
                 found = documents.within(row, row + records.count)
-                ids, sizes = _of_records(records, found.rows - row, fields)
-            yield Described(row, ids, found, sizes)
+                ids, parts = _of_records(records, found.rows - row, fields)
+            sizes = [sum(len(text) + 1 for _, text in each) - 1 for each in parts]
+            yield Described(row, ids, found, parts, np.array(sizes, np.int64))
             row += len(ids)
 
 
-def _of_records(records: Records, places: np.ndarray, fields: Fields) -> tuple[list, np.ndarray]:
-    """Returns the id of each record, and the text lengths at some places."""
+def _of_records(records: Records, places: np.ndarray, fields: Fields) -> tuple[list, list]:
+    """Returns the id of each record, and the parts of the texts at some places."""
     parsed = list(map(_parse, records.each()))
     ids = [id_of(values, records, number, fields.id) for number, values in enumerate(parsed)]
-    return ids, np.array([len(text_of(parsed[at], fields)) for at in places.tolist()], np.int64)
+    return ids, [parts_of(parsed[at], fields) for at in places.tolist()]
 
 
 def _parse(record: bytes) -> dict[str, Any]:
@@ -106,12 +122,9 @@ def _parse(record: bytes) -> dict[str, Any]:
         return {}
 
 
-def _of_rows(batch: pa.RecordBatch, places: np.ndarray, fields: Fields) -> tuple[list, np.ndarray]:
-    ids = id_values(batch, fields)
-    if not len(places):
-        return ids, np.empty(0, np.int64)
+def _of_rows(batch: pa.RecordBatch, places: np.ndarray, fields: Fields) -> tuple[list, list]:
     taken = rows_at(pa.Table.from_batches([batch]), places, fields)
-    return ids, np.array([len(text) for text in texts_of(taken, fields)], np.int64)
+    return id_values(batch, fields), parts_of_rows(taken, fields) if len(places) else []
 
 
 # --- forms ----------------------------------------------------------------------------------------
@@ -120,9 +133,10 @@ def _of_rows(batch: pa.RecordBatch, places: np.ndarray, fields: Fields) -> tuple
 def write_parquet(
     file: TrainingFile, documents: DocumentReader, target: str, fields: Fields, attribute_name: str
 ) -> Counts:
-    """Writes the rows of ATTRIBUTES_SCHEMA of a training file."""
+    """Writes the rows of ATTRIBUTES_SCHEMA of a training file, with `field_spans` if nested."""
     counting = _Counting()
-    with create_file(target) as stream, parquet_writer(stream, ATTRIBUTES_SCHEMA) as writer:
+    schema = ATTRIBUTES_SCHEMA.append(_FIELD_SPANS) if fields.nested else ATTRIBUTES_SCHEMA
+    with create_file(target) as stream, parquet_writer(stream, schema) as writer:
         held: list[pa.Table] = []
 
         def write() -> None:
@@ -130,7 +144,7 @@ def write_parquet(
             held.clear()
 
         for described in counting.of(describe(file, documents, fields)):
-            held.append(_table(file.file.path, described))
+            held.append(_table(file.file.path, described, schema))
             is_full = sum(map(len, held)) >= _GROUP_ROWS
             if is_full or sum(table.nbytes for table in held) >= _GROUP_BYTES:
                 write()
@@ -139,7 +153,7 @@ def write_parquet(
     return counting.counts()
 
 
-def _table(path: str, described: Described) -> pa.Table:
+def _table(path: str, described: Described, schema: pa.Schema) -> pa.Table:
     count, found = len(described.ids), described.documents
     places = found.rows - described.first_row
     is_contaminated, coverage = np.zeros(count, bool), np.zeros(count)
@@ -154,7 +168,11 @@ def _table(path: str, described: Described) -> pa.Table:
         _spread(found.spans, places, count, ATTRIBUTES_SCHEMA.field("spans").type),
         _spread(found.eval_datasets, places, count, ATTRIBUTES_SCHEMA.field("eval_datasets").type),
     ]
-    return pa.table(columns, schema=ATTRIBUTES_SCHEMA)
+    if _FIELD_SPANS in schema:
+        by_field = [list(described.field_spans(index)) for index in range(len(places))]
+        dtype = _FIELD_SPANS.type
+        columns.append(_spread(pa.array(by_field, dtype), places, count, dtype))
+    return pa.table(columns, schema=schema)
 
 
 def _spread(lists: pa.Array, places: np.ndarray, count: int, dtype: pa.DataType) -> pa.Array:
@@ -238,11 +256,11 @@ class Form(NamedTuple):
 
 
 def _parquet_name(name: str) -> str:
-    return name if name.endswith(".parquet") else f"{name}.parquet"
+    return name if name.lower().endswith(".parquet") else f"{name}.parquet"
 
 
 def _dolma_name(name: str) -> str:
-    if name.endswith(".parquet"):
+    if name.lower().endswith(".parquet"):
         raise UsageError(f"{name}: Dolma reads JSON lines, not Parquet: pass --format=parquet")
     return name
 

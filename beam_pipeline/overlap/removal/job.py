@@ -24,7 +24,7 @@ from apache_beam.pvalue import AsList
 
 from beam_pipeline import __version__
 from beam_pipeline.cli.flags import values_of
-from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.fields import Fields, training_fields
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import frame
 from beam_pipeline.jobs.frame import Commit, JobSpec
@@ -35,10 +35,12 @@ from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
 from beam_pipeline.overlap.removal import attributes, rewriting
 from beam_pipeline.overlap.removal.cutting import Cut
 from beam_pipeline.overlap.removal.options import (
+    DOLMA,
     AttributeOptions,
     FileJobOptions,
     RemovalConfig,
     RemovalOptions,
+    check_cut,
 )
 from beam_pipeline.overlap.removal.training_files import (
     Counts,
@@ -179,6 +181,12 @@ def write_attributes(options: AttributeOptions, beam_options: PipelineOptions) -
     summary = read_result(options.result_path)
     folder = _attributes_folder(options)
     form = attributes.FORMS[options.format]
+    if options.format == DOLMA and _fields(summary).nested:
+        text_field = summary["options"]["text_field"]
+        raise UsageError(
+            f"--format=dolma: Dolma's documents have one text, not --text_field={text_field}: pass "
+            "--format=parquet"
+        )
     write = functools.partial(
         form.write, fields=_fields(summary), attribute_name=options.attribute_name
     )
@@ -207,7 +215,7 @@ def attributes_manifest(options: AttributeOptions) -> str:
 
 
 def _fields(summary: dict[str, Any]) -> Fields:
-    return Fields(summary["options"]["text_field"], summary["options"]["id_field"])
+    return training_fields(summary["options"]["text_field"], summary["options"]["id_field"])
 
 
 def _facts(
@@ -233,6 +241,7 @@ def make_cut(config: RemovalConfig, result_path: str, summary: dict[str, Any]) -
     """
     if config.remove == "document":
         return None
+    check_cut(config, summary["options"]["text_field"])
     tokenizer = tokenizer_named(summary["options"]["tokenizer"])
     if config.remove == "split":
         limits = config.margin_chars, config.min_piece_chars, config.max_pieces
@@ -270,8 +279,10 @@ def _run(
     if is_finished and options.skip_existing and not options.overwrite:
         _check_same(job)
         return job.output_path
-    input_paths = summary["options"]["input_path"]
-    files = plan_files(options.result_path, input_paths, job.path(job.folder), new_name)
+    files = plan_files(
+        *(options.result_path, summary["options"], job.path(job.folder), new_name),
+        input_path=options.input_path,
+    )
     _refuse_foreign(job)
     begun = job.done_path(f"{job.facts['fingerprint']}.begun")
     resumes = options.skip_existing and not is_finished and exists(begun)

@@ -15,6 +15,7 @@ from beam_pipeline.cli.flags import (
     from_flags,
     job_parser,
 )
+from beam_pipeline.documents.fields import training_fields
 from beam_pipeline.errors import UsageError
 from beam_pipeline.storage.files import check_path
 
@@ -86,12 +87,24 @@ class RemovalConfig:
         check_flags(self)
 
 
+def check_cut(config: RemovalConfig, text_field: str) -> None:
+    """Raises UsageError if texts are to be cut that are not one top-level field."""
+    if config.remove in ("split", "mask") and training_fields(text_field, "").nested:
+        raise UsageError(
+            f"--remove={config.remove} cuts a text that is one field of a document, not "
+            f"--text_field={text_field}: pass --remove=document"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileJobOptions:
     """The options of both commands."""
 
     result_path: str = flag("Folder of a finished result of the overlap job.", group="input")
     output_path: str = flag("Folder of the output.", group="output")
+    input_path: str = flag(
+        "Folder of the training files, if they have moved without the result.", "", group="input"
+    )
     overwrite: bool = flag("Replace a finished output.", False, action="store_true", group="output")
     skip_existing: bool = flag(
         "Resume a run that died, or return its output if it is finished, where result and options "

@@ -8,6 +8,7 @@ blank lines do not count, and dead letters are copied. Parquet is copied one row
 import bz2
 import contextlib
 import json
+import lzma
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -107,6 +108,9 @@ def compressed(target: BinaryIO, compression: Compression | None) -> Iterator[Wr
     elif compression == "bzip2":
         with bz2.BZ2File(target, "wb") as stream:
             yield stream.write
+    elif compression == "xz":
+        with lzma.LZMAFile(target, "wb", preset=1) as stream:
+            yield stream.write
     elif compression == "zstd":
         wrapped = pa.PythonFile(_Unclosed(target), mode="w")
         with pa.CompressedOutputStream(wrapped, "zstd") as stream:
@@ -168,7 +172,8 @@ def _rewrite_lines(records: Records, changed: Changed, write: Write, _: bytes) -
         start, stop = int(records.starts[number]), int(records.stops[number])
         write(data[at:start])
         write(b"\n".join(new))
-        at = stop if new else stop + 1  # with its line feed
+        has_line_feed = data[stop : stop + 1] == b"\n"
+        at = stop if new or not has_line_feed else stop + 1
     write(data[at:])
     return b""
 

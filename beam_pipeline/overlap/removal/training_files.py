@@ -9,19 +9,18 @@ Memory does not depend on the number of contaminated documents in a file.
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from beam_pipeline.documents.fields import DOCUMENT_NAME
-from beam_pipeline.documents.files import Format
+from beam_pipeline.documents.files import Format, format_by_name
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.storage.files import exists, is_folder, is_local, read_file
-from beam_pipeline.storage.matching import FileVersion
+from beam_pipeline.storage.matching import FileVersion, match
 from beam_pipeline.storage.parquet import open_parquet, read_row_groups
 
 _BATCH_ROWS = 8192
@@ -50,9 +49,7 @@ class TrainingFile(NamedTuple):
     @property
     def format(self) -> Format:
         """The format by name: jsonl, json or parquet."""
-        name = DOCUMENT_NAME.search(self.file.path)
-        assert name  # as scanned
-        return cast(Format, name[0].split(".")[1])
+        return format_by_name(self.file.path)
 
 
 class Documents(NamedTuple):
@@ -136,13 +133,20 @@ def _has_columns(path: str) -> bool:
 
 def plan_files(
     result_path: str,
-    input_paths: Sequence[str],
+    options: Mapping[str, Any],
     folder: str,
     new_name: Callable[[str], str] = str,
+    input_path: str = "",
 ) -> list[TrainingFile]:
     """Returns the training files of a result in order; new paths keep the layout of the inputs.
 
-    Raises UsageError if two files would have the same name, or a name is not allowed.
+    Args:
+      options: those of the result.
+      input_path: the folder to which the training files have moved; "" finds it.
+
+    Raises:
+      UsageError: two files would have the same name, a name is not allowed, or no training file is
+        where it was, or where it is if corpus and result have moved together.
     """
     counts: Counter[str] = Counter()
     for table in read_row_groups(f"{result_path}/{layout.DOCUMENTS}", ["train_path"]):
@@ -150,13 +154,16 @@ def plan_files(
             counts[pair["values"]] += pair["counts"]
     with open_parquet(f"{result_path}/{layout.TRAIN_FILES}") as parquet:
         records = parquet.read(_FILE_COLUMNS).to_pylist()
-    base = common_folder(input_paths, {record["train_path"] for record in records})
+    base = common_folder(options["input_path"], {record["train_path"] for record in records})
+    moved_to = input_path.rstrip("/") if input_path else None
+    if records and (moved_to or not match(records[0]["train_path"])):
+        moved_to = _moved_to(records[0], base, moved_to or _beside(base, options, result_path))
     found: dict[str, TrainingFile] = {}
     first = 0
     for number, record in enumerate(records):
-        path = record["train_path"]
-        file = FileVersion(path, record["num_bytes"], record["version"])
-        below = _absolute(path).removeprefix(base).replace("://", "/").lstrip("/")
+        path, below = record["train_path"], _below(record["train_path"], base)
+        now_at = path if moved_to is None else f"{moved_to}/{below}"
+        file = FileVersion(now_at, record["num_bytes"], record["version"])
         target = f"{folder}/{new_name(below)}"
         if target in found:
             raise UsageError(
@@ -167,6 +174,31 @@ def plan_files(
         found[target] = TrainingFile(number, file, target, *sizes, first, counts[path])
         first += counts[path]
     return list(found.values())
+
+
+def _below(path: str, base: str) -> str:
+    return _absolute(path).removeprefix(base).replace("://", "/").lstrip("/")
+
+
+def _beside(base: str, options: Mapping[str, Any], result_path: str) -> str:
+    """Returns the folder that is to the result as the inputs' folder was to the output."""
+    if not base or not all(map(is_local, (base, options["output_path"], result_path))):
+        return base.rstrip("/")
+    way = os.path.relpath(base, options["output_path"])
+    return os.path.normpath(os.path.join(result_path, way))
+
+
+def _moved_to(first: Mapping[str, Any], base: str, folder: str) -> str:
+    """Returns a folder that has the first training file, by size and version."""
+    path, below = first["train_path"], _below(first["train_path"], base)
+    file = FileVersion(f"{folder}/{below}", first["num_bytes"], first["version"])
+    if (found := match(file.path)) == [file]:
+        return folder
+    there = f"{file.path} has {found[0]}, not {file}" if found else f"{file.path} is not there"
+    raise UsageError(
+        f"the training files have moved from {base or path}, and {there}: pass --input_path=FOLDER "
+        f"with {below} in it, moved or copied with its time"
+    )
 
 
 def common_folder(input_paths: Sequence[str], files: set[str]) -> str:

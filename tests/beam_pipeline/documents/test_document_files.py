@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,12 +59,16 @@ def test_compression_contrary_to_the_name(tmp_path: Path) -> None:
 
 
 def test_match_folders_globs_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = ["a.jsonl", "b.json", "c.parquet", "sub/d.jsonl.gz", "sub/deep/e.json.zst", "sub/_.json"]
+    good = [
+        *("a.jsonl", "b.json", "c.parquet", "sub/d.jsonl.gz", "sub/deep/e.json.zst"),
+        *("x/f.ndjson", "x/g.JSONL.GZ", "x/h.Parquet", "x/i.json.zstd", "x/j.jsonl.bz2"),
+        "x/k.ndjson.xz",
+    ]
     ignored = [
         "_SUCCESS", ".a.jsonl", "_part.jsonl", "_tmp/a.jsonl", "sub/.git/a.jsonl", "readme.md",
-        "a.jsonl.crc", "a.jsonl.bz2", "c.parquet.gz", "jsonl", "x.jsonlx",
+        "a.jsonl.crc", "a.jsonl.lz4", "c.parquet.gz", "jsonl", "x.jsonlx",
     ]  # fmt: skip
-    for name in good[:-1] + ignored:
+    for name in good + ignored:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"12345")
 
@@ -71,9 +76,17 @@ def test_match_folders_globs_and_files(tmp_path: Path, monkeypatch: pytest.Monke
         return [file.path for file in match_documents(patterns)]
 
     monkeypatch.chdir(tmp_path)
-    expected = [str(tmp_path / name) for name in good[:-1]]
+    expected = [str(tmp_path / name) for name in good]
     assert names(str(tmp_path)) == names(f"{tmp_path}/") == names(f"{tmp_path}/**") == expected
-    assert names(f"{tmp_path}/**/*.js*") == [path for path in expected if "parquet" not in path]
+    assert names(f"{tmp_path}/**/*.js*") == [path for path in expected if ".js" in path]
+    unread: list[str] = []
+    match_documents([str(tmp_path)], unread=unread)
+    assert sorted(unread) == sorted(
+        str(tmp_path / name) for name in ignored if not re.search("(^|/)[._]", name)
+    )
+    assert [file.format for file in match_documents([f"{tmp_path}/x"])] == [
+        *("jsonl", "jsonl", "parquet", "json", "jsonl", "jsonl")
+    ]
     assert names("sub", "a.jsonl", "*.jsonl") == [
         "a.jsonl",
         "sub/d.jsonl.gz",

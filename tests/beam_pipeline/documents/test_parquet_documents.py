@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.documents import reading
-from beam_pipeline.documents.fields import Fields, document_id
+from beam_pipeline.documents.fields import Fields, document_id, training_fields
 from beam_pipeline.documents.files import match_documents
 from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.errors import ProbelineError
@@ -87,21 +87,60 @@ def test_a_parquet_row_without_an_id_is_hashed_as_python_values(tmp_path: Path) 
     assert seen(tmp_path / "x.parquet").texts == {0: ("a", None), 1: ("b", "b-1")}
 
 
-def test_a_parquet_file_without_such_texts_is_explained(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"content": ["a"], "number": [1]}), path)
-    missing = f"no text field 'text' in {path}: it has content, number; name it with --text_field, "
-    missing += "or for evaluation sets with --eval_text_field"
-    with pytest.raises(ProbelineError, match=f"^{missing}$"):
-        seen(path)
-    (unit,) = cut([str(path)], "content")
-    with pytest.raises(ProbelineError, match=f"^{missing}$"):
-        list(read_texts(unit))
-    with pytest.raises(ProbelineError, match=f"'number' of {path} is of type int64, which must be"):
-        seen(path, text="number")
-    assert seen(path, text="content").texts == {0: ("a", None)}
+def test_a_parquet_file_without_such_texts_is_read_as_json_is(tmp_path: Path) -> None:
+    """Without the field or of type null, it has no texts; other values are dead letters."""
+    path, lines = tmp_path / "x.parquet", tmp_path / "x.jsonl"
+    rows = [{"content": "a", "number": 1, "none": None, "list": ["b"]}, {"content": None}]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for field in ("missing", "none", "content", "number", "list"):
+        found, expected = seen(path, text=field), seen(lines, text=field)
+        assert found._replace(letters={}) == expected._replace(letters={})
+        reasons = {row: reason for row, (reason, _) in found.letters.items()}
+        assert reasons == {row: reason for row, (reason, _) in expected.letters.items()}
+    assert seen(path, text="number").letters == {0: ("text_not_a_string", "1")}
     assert seen(path, text="content", id="number").texts == {0: ("a", "1")}
     assert seen(path, text="content", id="content").texts == {0: ("a", "a")}
+    pq.write_table(pa.table([["a"], ["b"]], ["text", "text"]), path)
+    with pytest.raises(ProbelineError, match="has 2 columns named 'text'; it must be one"):
+        seen(path)
+
+
+NESTED = [
+    {"id": "a", "meta": {"id": 7}, "messages": [{"role": "user", "content": "é 1"}], "title": "t"},
+    {"id": "b", "meta": None, "messages": [{"role": "system", "content": "no"}, None]},
+    {"id": "c", "meta": {"id": None}, "messages": None, "title": "u"},
+]
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("messages.content", {0: ("é 1", "7"), 1: ("no", None)}),
+        ("messages[role=user|tool].content", {0: ("é 1", "7")}),
+        ("title, messages[].content", {0: ("t\né 1", "7"), 1: ("no", None), 2: ("u", None)}),
+    ],
+)
+def test_nested_fields_are_read_alike(tmp_path: Path, field: str, expected: object) -> None:
+    pq.write_table(pa.Table.from_pylist(NESTED), tmp_path / "x.parquet")
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in NESTED))
+    for name in ("x.parquet", "x.jsonl"):
+        found = seen(tmp_path / name, **training_fields(field, "meta.id")._asdict())
+        assert found.texts == expected and found.num_rows == 3 and not found.letters
+
+
+def test_binary_texts_are_utf8(tmp_path: Path) -> None:
+    values = [b"a", None, b"\xff", "é".encode()]
+    for dtype in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        column = pa.array(values, dtype)
+        nested = pa.StructArray.from_arrays([column], ["text"])
+        pq.write_table(pa.table({"text": column, "data": nested}), tmp_path / "x.parquet")
+        for field in ("text", "data.text"):
+            found = seen(tmp_path / "x.parquet", **training_fields(field, "id")._asdict())
+            assert found.texts == {0: ("a", None), 3: ("é", None)}
+            assert [(row, letter[0]) for row, letter in found.letters.items()] == [
+                (2, "utf8_invalid")
+            ]
 
 
 def test_dates_beyond_those_of_python_have_a_place_in_an_id(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, to_parquet
 from beam_pipeline.documents import json as document_json
+from beam_pipeline.documents.files import match_documents
 from beam_pipeline.documents.json_records import split_records
-from beam_pipeline.documents.reading import field_names, read_texts
+from beam_pipeline.documents.reading import fields_of, read_texts
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage import lines as line_reading
 from tests.support.documents_read import BOM, COMPRESSIONS, LINES, cut, cuts, plainly, seen, texts
@@ -227,6 +228,39 @@ def test_range_without_a_line_start_is_empty(tmp_path: Path) -> None:
     assert [unit.first_row for unit in units] == [0] + [None] * 10
 
 
+@given(
+    st.lists(st.dictionaries(texts, texts | st.lists(st.integers()), min_size=1), min_size=2),
+    st.sampled_from(["", "\n", " \r\n\n", "\x1e", "\n\x1e"]),
+    st.sampled_from([None, 1]),
+    cuts,
+)
+@settings(max_examples=num_examples(200))
+def test_objects_that_are_not_one_to_a_line(
+    objects: list[dict[str, Any]], between: str, indent: int | None, size: int
+) -> None:
+    """Pretty-printed ones, or several in a line; every byte is in the records or between them."""
+    if indent is None and "\n" in between:  # lines
+        between = ""
+    written = [json.dumps(each, indent=indent) for each in objects]
+    data = (between + between.join(written)).encode() + b" \n"
+    first = len(between + written[0]) + 2
+    blocks = [data[:first], *(data[at : at + size] for at in range(first, len(data), size))]
+    records = list(split_records(blocks, False, 1 << 20))
+    assert b"".join(bytes(each.content) for each in records) == data
+    found = [record for each in records for record in each.each()]
+    assert list(map(json.loads, found)) == objects
+
+
+def test_a_large_file_of_pretty_objects_is_one_work_unit(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{n}"}, indent=1) for n in range(1000)))
+    (unit,) = cut([str(path)], unit_bytes=1000)
+    assert len(seen(path, unit_bytes=1000).texts) == unit.num_units * 1000
+    path.write_text('{\n "text": "a"\n')
+    with pytest.raises(ProbelineError, match=r"\(row 0\): the last JSON object does not end: the"):
+        seen(path)
+
+
 def test_batch_size_is_bounded(tmp_path: Path) -> None:
     line = json.dumps({"text": "word " * 2000}).encode() + b"\n"
     (tmp_path / "x.jsonl").write_bytes(line * 1000)
@@ -257,8 +291,7 @@ def test_field_names_of_a_file(tmp_path: Path) -> None:
         ("empty.jsonl", []),
         ("x.parquet", ["c"]),
     ]:
-        (unit,) = cut([str(tmp_path / name)], "c")
-        assert field_names(unit) == expected
+        assert fields_of(*match_documents([str(tmp_path / name)])) == expected
 
 
 @pytest.mark.parametrize("compression", [".gz", ".zst"])

@@ -9,6 +9,7 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder
 from beam_pipeline.jobs.frame import Commit, check_read, commit, start_time
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
+from beam_pipeline.jobs.output_lease import LostOutputError
 from tests.support.engines import Gcs
 
 FILES = OutputFiles("output", "result", "_SUCCESS", {"": "data|manifest.json"})
@@ -58,6 +59,16 @@ def test_commit_after_commit_changes_nothing(job_run: JobRun) -> None:
         commit(b"", job_run, last, job_run)
     assert len(calls) == 1
     assert job_run.is_finished()
+
+
+def test_no_commit_after_the_launcher_has_ended(tmp_path: Path) -> None:
+    """A cluster may still run the job, while another run takes the output."""
+    with output_folder.taken(str(tmp_path / "out"), False, files=FILES) as run:
+        run.end_with_launcher()
+        run.check()
+    with pytest.raises(LostOutputError, match="the launcher has ended"):
+        commit(b"", run, Commit("Commit", write), run)
+    assert not list((tmp_path / "out").iterdir())
 
 
 # --- start time ---------------------------------------------------------------------------------

@@ -6,18 +6,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.runners.worker import bundle_processor
 
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.jobs import local_runner
-from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
-from beam_pipeline.jobs.frame import new_pipeline
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
 from tests.support.waiting import HANG_S, wait_until
@@ -154,30 +145,3 @@ def test_a_process_with_threads_does_not_fork(starts_thread: str) -> None:
         f"assert can_fork()\n{starts_thread}\nassert not can_fork()"
     )
     subprocess.run([*warm_python(), "-c", script], check=True, timeout=HANG_S)
-
-
-# --- internals of Beam --------------------------------------------------------------------------
-
-
-def test_state_sampler_delays_no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beam joins that thread when a bundle ends, and it may just have gone to sleep."""
-    periods: list[int] = []
-    make = bundle_processor.BundleProcessor.__init__
-
-    def seen(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
-        periods.append(self.state_sampler.sampling_period_ms)
-
-    monkeypatch.setattr(bundle_processor.BundleProcessor, "__init__", seen)
-    with new_pipeline(PipelineOptions(runner=IN_MEMORY_RUNNER)) as pipeline:
-        _ = pipeline | beam.Create([1]) | beam.Reshuffle()
-    assert periods
-    assert max(periods) <= 10
-
-
-def test_beam_without_an_internal(monkeypatch: pytest.MonkeyPatch) -> None:
-    local_runner.check_beam()
-    monkeypatch.delattr(worker_handlers, "STATE_CACHE_SIZE_MB")
-    message = r"apache-beam .* lacks STATE_CACHE_SIZE_MB, .*: install apache-beam==2\.77"
-    with pytest.raises(ProbelineError, match=message):
-        local_runner.check_beam()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +21,12 @@ from beam_pipeline.shards import claim_checks, staging
 from beam_pipeline.shards import writing as sharded_write
 from beam_pipeline.storage import many_files
 from benchmarks.engine_servers import Flink, stop
-from tests.support.engines import Gcs, stored_objects
+from tests.support.engines import Gcs, running_flink_cluster, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, make_dataset, write_input
-from tests.support.kills import BUCKET_ROWS
+from tests.support.kills import BUCKET_ROWS, KILL_POINTS
 from tests.support.repository import ROOT
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, wait_until
 
 # Beam's workers end with an exception when Flink, which is done, closes a stream.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -144,22 +145,29 @@ def test_a_task_that_fails_once_changes_nothing(
 
 
 # Python runs this in every process that finds it on its path. The worker that is first to make a
-# call so many times kills itself; its successor does not.
+# call so many times kills itself, or its parent; its successor does not.
 KILLING = """
 import os, signal, sys
-if "SdkHarness" in " ".join(sys.orig_argv):
-    import beam_pipeline.probe_rows.bucket as bucket
-    import beam_pipeline.{module} as module
-    bucket.BUCKET_ROWS = {bucket_rows}
-    owner, name, after = {owner}, {name!r}, {after}
+def kill_once(owner, name, after, marker, victim):
     original, calls = getattr(owner, name), []
     def killing(*args, **kwargs):
         calls.append(0)
-        if len(calls) == after and not os.path.exists({marker!r}):
-            open({marker!r}, "x").close()
-            os.kill(os.getpid(), signal.SIGKILL)
+        if len(calls) == after:
+            try:
+                open(marker, "x").close()
+            except FileExistsError:
+                pass
+            else:
+                os.kill(victim(), signal.SIGKILL)
         return original(*args, **kwargs)
     setattr(owner, name, killing)
+if any(name in " ".join(sys.orig_argv) for name in ("SdkHarness", "beam_worker")):
+    import beam_pipeline.probe_rows.bucket as bucket
+    bucket.BUCKET_ROWS = {bucket_rows}
+"""
+KILL = """
+    import beam_pipeline.{module} as module
+    kill_once({owner}, {name!r}, {after}, {marker!r}, os.{victim})
 """
 # One in the stateful cut and one in the commit: that Flink runs each step again, FAULTS shows.
 KILLS = {
@@ -168,13 +176,17 @@ KILLS = {
 }
 
 
-def environment(tmp_path: Path, where: str) -> dict[str, str]:
-    """Returns the variables with which a worker process kills itself once."""
-    module, owner, name, after = KILLS[where]
-    marker = str(tmp_path / "killed")
-    code = KILLING.format(
-        module=module, owner=owner, name=name, after=after, marker=marker, bucket_rows=BUCKET_ROWS
-    )
+def environment(tmp_path: Path, *kills: tuple[str, tuple[str, str, str, int]]) -> dict[str, str]:
+    """Returns the variables with which workers kill themselves or their parents, each kill once.
+
+    A kill has a process, getpid or getppid, and a place; it leaves the file killed-PROCESS.
+    """
+    code = KILLING.format(bucket_rows=BUCKET_ROWS)
+    for victim, (module, owner, name, after) in kills:
+        marker = str(tmp_path / f"killed-{victim}")
+        code += KILL.format(
+            module=module, owner=owner, name=name, after=after, marker=marker, victim=victim
+        )
     folder = tmp_path / "site"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(code)
@@ -198,7 +210,7 @@ def test_a_killed_worker_changes_nothing(
     for _ in range(2):
         launcher = subprocess.Popen(
             command,
-            env=environment(tmp_path, where),
+            env=environment(tmp_path, ("getpid", KILLS[where])),
             start_new_session=True,
             stderr=subprocess.PIPE,
         )
@@ -206,7 +218,7 @@ def test_a_killed_worker_changes_nothing(
             _, said = launcher.communicate(timeout=HANG_S)
             break
         except subprocess.TimeoutExpired:
-            assert (tmp_path / "killed").exists()
+            assert (tmp_path / "killed-getpid").exists()
             with pytest.raises(ProbelineError, match="not a finished dataset"):
                 open_dataset(str(output))
         finally:
@@ -214,7 +226,7 @@ def test_a_killed_worker_changes_nothing(
     else:
         pytest.fail("the second run did not end either")
     assert launcher.returncode == 0, said.decode()
-    assert (tmp_path / "killed").exists()
+    assert (tmp_path / "killed-getpid").exists()
     assert whole(output) == expected
 
 
@@ -238,3 +250,46 @@ def test_a_bad_file_is_one_line(source: Path, tmp_path: Path, flink: Flink) -> N
     assert not list(output.rglob("*"))
     with pytest.raises(ProbelineError, match="not a finished dataset"):
         open_dataset(str(output))
+
+
+@pytest.mark.slow
+@pytest.mark.flink
+def test_a_cluster_loses_a_worker_and_a_task_manager_and_a_launcher(
+    source: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    """The parent of a worker is its task manager. A launcher that is stopped cancels its job."""
+    kills = ("getpid", KILL_POINTS["sorting"]), ("getppid", KILL_POINTS["writing shards"])
+    command = [sys.executable, "-m", "beam_pipeline.main", f"--input={source}", *FLAGS]
+    with running_flink_cluster(tmp_path, environment(tmp_path, *kills)) as cluster:
+        flags = [*command, *cluster.flags(), "--inline_bytes=0"]
+        done = subprocess.run([*flags, f"--output={tmp_path / 'out'}"], stderr=subprocess.PIPE)
+        assert done.returncode == 0, done.stderr.decode()
+        assert {path.name for path in tmp_path.glob("killed-*")} == {
+            "killed-getpid",
+            "killed-getppid",
+        }
+        assert whole(tmp_path / "out") == expected
+        stopped = [*flags, f"--output={tmp_path / 'stopped'}"]
+        launcher = subprocess.Popen(stopped, stderr=subprocess.PIPE, text=True)
+        assert wait_until(lambda: "RUNNING" in cluster.states(), lambda: launcher.poll() is None)
+        launcher.terminate()
+        _, said = launcher.communicate(timeout=HANG_S)
+        assert sorted(cluster.states()) == ["CANCELED", "FINISHED"]
+    assert re.search(r"^job probeline-\w+ on Flink at .* is canceled$", said, re.MULTILINE), said
+    assert not list((tmp_path / "stopped").rglob("*"))
+
+
+def test_spark_writes_the_same_bytes(
+    source: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    spark: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bucket, "BUCKET_ROWS", BUCKET_ROWS)
+    monkeypatch.setattr(grouping, "SORT_MEMORY_BYTES", 4000)  # most probes go to the stateful cut
+    fits: list[Any] = []
+    fit = row_splitting.fit
+    monkeypatch.setattr(row_splitting, "fit", lambda *a, **k: (fits.append(a), fit(*a, **k))[1])
+    assert whole(make_dataset(source, tmp_path / "out", *spark, "--inline_bytes=0")) == expected
+    assert fits

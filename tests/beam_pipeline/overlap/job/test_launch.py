@@ -95,6 +95,18 @@ def test_refused_command_leaves_the_output(corpus: Path, capsys: pytest.CaptureF
         assert files_below(corpus / "out") == before, more
 
 
+def test_a_corpus_without_texts_says_why(corpus: Path, capsys: pytest.CaptureFixture) -> None:
+    """By dead letters, of which the first is shown, or by the fields that there are."""
+    path = write_lines(corpus / "other/a.jsonl", {"content": "a"})
+    only = [f"--input_path={path}", *flags(corpus)[1:]]
+    error = error_of(capsys, 1, only)
+    assert error.endswith(f"name the field with --text_field; {path} has content\n")
+    path.write_bytes('{"text": "a"}'.encode("utf-16"))
+    error = error_of(capsys, 1, only)
+    assert "a text in the field 'text': 1 utf8_invalid; the first is row 0 of" in error
+    assert f"{path}, utf8_invalid: \\xff\\xfe{{" in error and "--text_field" not in error
+
+
 @pytest.mark.slow
 def test_sigterm(corpus: Path) -> None:
     write_lines(corpus / "in/more.jsonl", *({"text": f"{n} {SHARED}"} for n in range(30_000)))

@@ -135,6 +135,21 @@ def test_what_another_run_has_otherwise_is_named(
         run(corpus)
 
 
+def test_the_same_files_by_another_path(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative, by a link, or moved with the result."""
+    output = run(corpus)
+    no_run(monkeypatch)
+    monkeypatch.chdir(corpus)
+    relative = ["eval/music-1a2b3c", "x=eval/other.jsonl"]
+    assert run(corpus, input_path="in", decontaminate_source=relative) == output
+    moved = corpus.parent / f"{corpus.name}-moved"
+    moved.symlink_to(corpus)
+    assert run(moved) == f"{moved}/out"
+    moved.unlink()
+    corpus.rename(moved)
+    assert run(moved) == f"{moved}/out"
+
+
 def test_a_function_that_was_changed_is_another_tokeniser(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

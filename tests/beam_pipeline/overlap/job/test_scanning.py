@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.files import InputFile, WorkUnit
+from beam_pipeline.documents.files import InputFile, WorkUnit, match_documents
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.job import scanning
 from beam_pipeline.overlap.job.scanning import (
@@ -49,7 +49,10 @@ def test_rows_that_are_known_are_not_moved() -> None:
 
 
 def test_work_units_are_keyed_by_group(tmp_path: Path) -> None:
-    file = InputFile(FileVersion(str(tmp_path / "x.jsonl"), 200 << 20, 0), "jsonl")
+    path = tmp_path / "x.jsonl"
+    with path.open("wb") as stream:
+        stream.truncate(200 << 20)
+    (file,) = match_documents([str(path)])
     alone = list(plan_work_units(3, file, "text", 0))
     assert len({key for key, _ in alone}) == len(alone) == 4
     assert [unit.number for _, unit in alone] == [0, 1, 2, 3]

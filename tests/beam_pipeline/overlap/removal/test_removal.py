@@ -241,6 +241,48 @@ def test_all_but_changed_texts_is_copied(
     assert b"".join(written) == expected
 
 
+def test_chats_and_other_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A document is dropped for a message by one of some roles; spans are by field."""
+    write_evaluation(tmp_path)
+    chats = [
+        {"id": 1, "messages": [{"role": "user", "content": "hello"}, None], "title": None},
+        {"id": 2, "messages": [{"role": "user", "content": "é"}, {"role": "x", "content": SHARED}]},
+        {"id": 3, "messages": [{"role": "user", "content": f"{SHARED} 1"}], "title": "one"},
+    ]
+    lines = [json.dumps(chat, indent=number % 2).encode() for number, chat in enumerate(chats)]
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.Table.from_pylist(chats), tmp_path / "in/a.Parquet")
+    forms = {"b.ndjson": None, "c.JSONL.xz": "xz", "d.json.bz2": "bzip2", "e.jsonl.zstd": "zstd"}
+    for name, compression in forms.items():
+        write_as(tmp_path / "in" / name, compression, b"\n".join(lines))
+    (tmp_path / "in/readme.txt").touch()
+    field = "--text_field=title,messages[role=user|system].content"
+    find_in(tmp_path, "in", "out", field, "--eval_text_field=text")
+    assert "Warning: 1 file of --input_path not read, since" in capsys.readouterr().err
+    warnings = json.loads((tmp_path / "out/progress/progress_summary.json").read_text())["warnings"]
+    assert len(warnings) == 1 and "readme.txt has no name of a document" in warnings[0]
+    assert clean(tmp_path, "--remove=mask") == 2
+    assert "--remove=mask cuts a text that is one field" in capsys.readouterr().err
+    assert clean(tmp_path, "--remove=document") == 0
+    for name, compression in forms.items():
+        path = tmp_path / "clean/documents" / name
+        assert plain(path) == b"\n".join(lines[:2]) + b"\n"
+        with path.open("rb") as stream:
+            assert compression_of(stream) == compression
+    assert pq.read_table(tmp_path / "clean/documents/a.Parquet").to_pylist() == [
+        {"title": None, **chat} for chat in chats[:2]
+    ]
+    paths = [f"--result_path={tmp_path}/out", f"--output_path={tmp_path}", "--direct_num_workers=1"]
+    assert write_attributes([*paths, "--format=dolma"]) == 2
+    assert "Dolma's documents have one text" in capsys.readouterr().err
+    assert write_attributes(paths) == 0
+    for name in ("a.Parquet", "c.JSONL.xz.parquet"):
+        rows = pq.read_table(tmp_path / "attributes/overlap" / name).to_pylist()
+        where = {"field": "messages.0.content", "start": 0, "end": len(SHARED)}
+        assert [row["field_spans"] for row in rows] == [[], [], [where]]
+        assert rows[2]["spans"] == [{"start": 4, "end": 4 + len(SHARED)}]
+
+
 def test_gzip_bytes_do_not_depend_on_write_sizes() -> None:
     data = np.random.default_rng(1).integers(97, 101, 5 << 19, np.uint8).tobytes()
     written = set()

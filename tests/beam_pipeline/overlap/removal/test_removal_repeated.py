@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main as find
+from beam_pipeline.overlap.attributes import main as write_attributes
 from beam_pipeline.overlap.removal import job
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.results.layout import TRAIN_FILES
@@ -39,6 +40,43 @@ def identity(path: Path) -> tuple[int, int]:
     """Returns what changes when a file is written again."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns
+
+
+def test_a_corpus_that_has_moved(
+    result: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its result it is found; without it the error says what to pass."""
+    for name in ("in", "eval"):
+        shutil.copytree(result.parent / name, tmp_path / "old" / name)
+    monkeypatch.chdir(tmp_path / "old")
+    sets = "--decontaminate_source=quiz=eval/quiz.jsonl"
+    flags = ["--input_path=in", sets, "--output_path=out", "--direct_num_workers=1"]
+    assert find([*flags, "--ngram_length=8"]) == 0
+    (tmp_path / "old").rename(tmp_path / "new")
+    monkeypatch.chdir(tmp_path)
+    assert remove([*flags_of("new/out", "one"), "--direct_num_workers=1"]) == 0
+    (tmp_path / "new/in").rename(tmp_path / "elsewhere")
+    capsys.readouterr()
+    assert remove(flags_of("new/out", "two")) == 2
+    error = capsys.readouterr().err
+    assert "the training files have moved from " in error and "a.jsonl is not there" in error
+    assert "pass --input_path=FOLDER with a.jsonl in it" in error
+    assert remove([*flags_of("new/out", "two"), "--input_path=elsewhere"]) == 0
+    assert (
+        write_attributes(
+            ["--result_path=new/out", "--output_path=two", f"--input_path={tmp_path}/elsewhere"]
+        )
+        == 0
+    )
+    for output in ("one", "two"):
+        clean = files_below(tmp_path / output / "documents")
+        assert clean == files_below(result.parent / "clean/documents")
+    (tmp_path / "elsewhere/a.jsonl").touch()
+    assert remove([*flags_of("new/out", "three"), "--input_path=elsewhere"]) == 2
+    assert "elsewhere/a.jsonl has " in capsys.readouterr().err
 
 
 def check(result: Path, output: Path) -> None:
