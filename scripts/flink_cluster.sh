@@ -10,6 +10,10 @@ flink_port=${3:-8081}
 mkdir -p "$folder/conf"
 folder=$(cd "$folder" && pwd)
 cd "$(dirname "$0")/.."
+if ! python -c 'import importlib.util as u; exit(not u.find_spec("apache_beam"))'; then
+  echo "error: workers run as the python of PATH, which lacks Beam: activate the environment" >&2
+  exit 1
+fi
 scripts/build_flink.sh
 # Without Flink's own start scripts, a task manager has no defaults for its memory.
 cat >"$folder/conf/flink-conf.yaml" <<END

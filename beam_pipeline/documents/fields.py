@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from beam_pipeline.documents.lm_eval import with_texts
+
 # The names of document files. Defined here, since it is needed without the readers.
 DOCUMENT_NAME = re.compile(
     r"\.(?:(?:json|(?P<lines>jsonl|ndjson))(?P<compressed>\.(?:gz|gzip|zstd?|bz2|xz))?"
@@ -37,6 +39,7 @@ class Fields(NamedTuple):
     # A record without an id gets the hash of all its fields (`record_hash`), so all are read.
     hash_ids: bool = False
     nested: bool = False  # the text is that of `text_at`
+    lm_eval: bool = False  # records are samples, whose texts are those of `with_texts`
 
 
 def training_fields(text_field: str, id_field: str) -> Fields:
@@ -111,6 +114,8 @@ def text_at(record: dict[str, Any], name: str) -> str | None:
 
 def text_of(record: dict[str, Any], fields: Fields) -> Any:
     """Returns the value of a record's text field, which is text with nested fields."""
+    if fields.lm_eval:
+        record = with_texts(record)
     return text_at(record, fields.text) if fields.nested else record.get(fields.text)
 
 

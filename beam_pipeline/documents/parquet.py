@@ -24,7 +24,7 @@ from beam_pipeline.documents.fields import (
     document_id,
     id_at,
     parts_of,
-    text_at,
+    text_of,
     top_level,
 )
 from beam_pipeline.errors import ProbelineError
@@ -173,7 +173,7 @@ def _read_nested(path: str, batch: pa.RecordBatch, first_row: int, fields: Field
     letters: list[DeadLetter] = []
     for row, record in enumerate(_records(batch), first_row):
         try:
-            text = text_at(record, fields.text)
+            text = text_of(record, fields)
         except (TypeError, UnicodeDecodeError) as error:
             is_utf8 = isinstance(error, TypeError)
             reason = "text_not_a_string" if is_utf8 else "utf8_invalid"

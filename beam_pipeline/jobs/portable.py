@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def run_to_end(pipeline: beam.Pipeline, run_folder: str) -> None:
     """
     options = pipeline.options
     cloud = options.view_as(GoogleCloudOptions)
-    cloud.job_name = cloud.job_name or f"probeline-{uuid.uuid4().hex[:12]}"
+    cloud.job_name = f"{cloud.job_name or 'probeline'}-{uuid.uuid4().hex[:12]}"  # to find it by
     result = None
     try:
         with _interrupts_deferred():  # a job that has no result yet cannot be cancelled
@@ -90,7 +91,7 @@ def _interrupts_deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hinting(run_folder: str) -> Iterator[None]:
-    """Prints one line if `run_folder` has no file some time after the block has begun."""
+    """Prints one line if no worker has written to `run_folder` some time after the block begins."""
 
     def hint() -> None:
         with contextlib.suppress(OSError, ProbelineError):  # a worker has just removed a file
@@ -164,7 +165,8 @@ def _cancel_on_flink(master: str, name: str) -> str:
         for job in (job for job in jobs if job["name"] == name):
             if (state := job["state"]) in _OVER:
                 return state.lower()
-            _answer(f"{address}/jobs/{job['jid']}?mode=cancel", "PATCH")
+            with contextlib.suppress(urllib.error.HTTPError):  # it has just ended
+                _answer(f"{address}/jobs/{job['jid']}?mode=cancel", "PATCH")
         time.sleep(0.3)
     return f"still {state.lower()}"
 

@@ -30,10 +30,10 @@ from beam_pipeline.documents.batch import (
     text_buffers,
 )
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.files import InputFile, cut_into_work_units, match_documents
+from beam_pipeline.documents.files import InputFile, cut_into_work_units
 from beam_pipeline.documents.reading import fields_of, read_texts
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.evaluation_sources import evaluation_sources, name_with_field
+from beam_pipeline.overlap.evaluation_sources import match_sources, name_with_field
 from beam_pipeline.overlap.ngrams.arrays import map_file
 from beam_pipeline.overlap.ngrams.token_batches import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
@@ -71,18 +71,19 @@ class EvaluationRow(NamedTuple):
 
 
 def match_evaluation(
-    sources: Sequence[str], text_fields: tuple[str, ...] = (), each: bool = False
+    sources: Sequence[str],
+    text_fields: tuple[str, ...] = (),
+    each: bool = False,
+    is_lm_eval: bool = False,
+    unread: list[str] | None = None,
 ) -> list[EvaluationFile]:
     """Returns the files of all evaluation sets, in the order of their rows.
 
-    With `each`, every text field of a set becomes a set of its own, with the same files.
+    With `each`, every text field of a set becomes a set of its own, with the same files. For
+    `is_lm_eval` and `unread` see `match_sources`.
     """
-    found = [
-        EvaluationFile(name, file, text_fields)
-        for name, path in evaluation_sources(sources)
-        for file in match_documents([path], "--decontaminate_source")
-    ]
-    found = list(dict.fromkeys(found))
+    matched = match_sources(sources, is_lm_eval, unread)
+    found = list(dict.fromkeys(EvaluationFile(name, file, text_fields) for name, file in matched))
     if not each:
         return found
     return [

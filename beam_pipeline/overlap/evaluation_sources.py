@@ -5,10 +5,12 @@ A set has the given name, or that of its folder without suffixes that executors 
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from beam_pipeline.documents.fields import DOCUMENT_NAME
+from beam_pipeline.documents.files import InputFile, match_documents
+from beam_pipeline.documents.lm_eval import SAMPLES
 from beam_pipeline.errors import UsageError
 
 _RUN_HASH = re.compile(r"-[0-9a-fA-F]{6}\Z")
@@ -68,6 +70,26 @@ def evaluation_sources(given: Sequence[str]) -> list[EvaluationSource]:
         folders.setdefault(name, folder)
         found.append(source._replace(name=name))
     return found
+
+
+def match_sources(
+    given: Sequence[str], is_lm_eval: bool = False, unread: list[str] | None = None
+) -> Iterator[tuple[str, InputFile]]:
+    """Yields the evaluation set and each file of all sources; `unread` as in `match_documents`.
+
+    Of a folder of lm-evaluation-harness only samples are read. They are a set per task, named after
+    it unless the source has a NAME; a task of another folder has the folder's name, too.
+    """
+    path_of_task: dict[str, str] = {}
+    for name, path in evaluation_sources(given):
+        files = match_documents([path], "--decontaminate_source", unread)
+        tasks = [SAMPLES.search(file.path) if is_lm_eval else None for file in files]
+        for file, task in zip(files, tasks, strict=True):
+            if task and path in given:
+                is_new = path_of_task.setdefault(task["task"], path) == path
+                yield task["task"] if is_new else f"{name}-{task['task']}", file
+            elif task or not any(tasks):
+                yield name, file
 
 
 def name_with_field(dataset: str, field: str) -> str:

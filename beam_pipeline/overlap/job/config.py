@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MAX_N = 2**31 - 1  # n is an int32 column of the output
 _MAX_COUNT = 2**63 - 1
 # For samples_*.jsonl of lm-evaluation-harness; a doc_id is unique only within a task.
-_LM_EVAL_TEXTS, _LM_EVAL_ID = ("arguments.gen_args_0.arg_0", "target"), "doc_hash"
+_LM_EVAL_TEXTS, _LM_EVAL_ID = ("question", "target"), "doc_hash"
 
 
 class Preset(NamedTuple):
@@ -210,8 +210,8 @@ class DeconConfig:
         group="input",
     )
     eval_format: str = flag(
-        "lm_eval takes the fields of samples that lm-evaluation-harness writes, unless "
-        "--eval_text_field and --eval_id_field name others.",
+        "lm_eval reads samples that lm-evaluation-harness writes, a set per task, and their "
+        "question, target and doc_hash, unless --eval_text_field and --eval_id_field name others.",
         "plain",
         choices=("plain", "lm_eval"),
         group="input",
@@ -305,13 +305,13 @@ class DeconConfig:
         affects="",
     )
     rules: str = flag(
-        f"Published rules for clean and dirty instances: {', '.join(PUBLISHED)}, separated by "
+        f"Published rules for clean and dirty rows: {', '.join(PUBLISHED)}, separated by "
         "commas, or none; their n are added to --ngram_length.",
         NO_RULES,
         group="n-grams",
     )
     threshold: float = flag(
-        "An instance is dirty if this share of its tokens is in shared n-grams of the shortest "
+        "A row is dirty if this share of its tokens is in shared n-grams of the shortest "
         "--ngram_length. 0 is no rule.",
         0.0,
         limits=(0, 1),
@@ -430,15 +430,17 @@ class DeconConfig:
     def eval_text_fields(self) -> tuple[str, ...]:
         """The distinct text fields of an evaluation row; empty means --text_field."""
         given = [name.strip() for text in several(self.eval_text_field) for name in text.split(",")]
-        is_lm_eval = self.eval_format == "lm_eval"
-        return tuple(dict.fromkeys(given)) or (_LM_EVAL_TEXTS if is_lm_eval else ())
+        return tuple(dict.fromkeys(given)) or (_LM_EVAL_TEXTS if self.is_lm_eval else ())
+
+    @property
+    def is_lm_eval(self) -> bool:
+        """Whether evaluation rows are samples of lm-evaluation-harness."""
+        return self.eval_format == "lm_eval"
 
     @property
     def eval_id(self) -> str:
         """The id field of an evaluation row."""
-        return self.eval_id_field or (
-            _LM_EVAL_ID if self.eval_format == "lm_eval" else self.id_field
-        )
+        return self.eval_id_field or (_LM_EVAL_ID if self.is_lm_eval else self.id_field)
 
 
 def flag_fields() -> list[Field[Any]]:
@@ -449,7 +451,7 @@ def flag_fields() -> list[Field[Any]]:
 def make_parser() -> OneLineParser:
     """Returns the parser of the job's flags."""
     description = "Finds every n-gram that evaluation sets share with training documents."
-    example = "--input_path corpus --decontaminate_source eval/mmlu --output_path overlap"
+    example = "--preset precise --input_path corpus --decontaminate_source eval --output_path found"
     return job_parser("beam_pipeline.overlap", description, example, flag_fields())
 
 

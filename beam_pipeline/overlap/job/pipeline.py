@@ -59,10 +59,14 @@ def find_inputs(config: DeconConfig) -> Inputs:
             check_ngrams(file)
         dropped += found
     is_each = config.eval_fields == "each"
-    evaluation = match_evaluation(config.sources, config.eval_text_fields, is_each)
-    unread: list[str] = []
-    training = match_documents(config.input_paths, unread=unread)
-    return Inputs(training, evaluation, dropped, tuple(unread_warning("--input_path", unread)))
+    unread: dict[str, list[str]] = {"--input_path": [], "--decontaminate_source": []}
+    of_sets = unread["--decontaminate_source"]
+    evaluation = match_evaluation(
+        config.sources, config.eval_text_fields, is_each, config.is_lm_eval, of_sets
+    )
+    training = match_documents(config.input_paths, unread=unread["--input_path"])
+    warnings = [text for item in unread.items() for text in unread_warning(*item)]
+    return Inputs(training, evaluation, dropped, tuple(warnings))
 
 
 def build(
@@ -139,7 +143,7 @@ def build(
 def evaluation_options(config: DeconConfig) -> EvaluationOptions:
     """Returns what the steps of the evaluation side need of the options."""
     return EvaluationOptions(
-        training_fields(config.text_field, config.eval_id),
+        training_fields(config.text_field, config.eval_id)._replace(lm_eval=config.is_lm_eval),
         config.limit_test_instances,
         config.tokenizer,
         config.lengths,

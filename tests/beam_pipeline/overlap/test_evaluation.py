@@ -41,6 +41,25 @@ def texts_of(rows: EvaluationRows) -> list[str]:
     return [rows.text(number) for number in range(len(rows))]
 
 
+def test_a_folder_of_lm_eval_has_a_set_per_task(tmp_path: Path) -> None:
+    time, unread = "_2026-10-01T00-00-00", list[str]()
+    for model in ("one", "two"):
+        for name in (f"results{time}.json", f"samples_a{time}.jsonl", "log.txt"):
+            write_lines(tmp_path / model / name, {})
+    write_lines(tmp_path / f"one/samples_b_c{time}.jsonl", {})
+
+    def sets(*sources: str, is_lm_eval: bool = True) -> list[tuple[str, str]]:
+        found = match_evaluation(sources, (), False, is_lm_eval, unread)
+        return [(name, file.path.rpartition("/")[2].partition("_20")[0]) for name, file, _ in found]
+
+    one, two = (f"{tmp_path}/{model}" for model in ("one", "two"))
+    assert sets(one, two) == [("a", "samples_a"), ("b_c", "samples_b_c"), ("two-a", "samples_a")]
+    assert unread == [f"{one}/log.txt", f"{two}/log.txt"]
+    assert sets(f"x={one}") == [("x", "samples_a"), ("x", "samples_b_c")]
+    assert sets(f"{one}/results{time}.json") == [("one", "results")]
+    assert sets(two, is_lm_eval=False) == [("two", "results"), ("two", "samples_a")]
+
+
 def test_rows_come_back_in_order(sets: list[str], tmp_path: Path) -> None:
     path = str(tmp_path / "rows.arrow")
     counts, letters = write_rows(match_evaluation(sets), path, FIELDS)
