@@ -92,7 +92,7 @@ def _draw_cells(axes: Axes, rows: list[list[Hits]]) -> None:
     from matplotlib.colors import to_rgb
 
     colors = [[cell_colors(hits.share) for hits in row] for row in rows]
-    axes.imshow([[to_rgb(cell.light) for cell in row] for row in colors], aspect="auto")
+    axes.imshow(np.array([[to_rgb(cell.light) for cell in row] for row in colors]), aspect="auto")
     for y, row in enumerate(rows):
         for x, hits in enumerate(row):
             text = f"{share_text(hits.share)}\n{hits}"

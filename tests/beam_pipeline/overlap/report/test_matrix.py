@@ -84,7 +84,9 @@ def test_image_of_many_sets_with_math_in_their_names(output: Path) -> None:
     names = [rf"$\frac{{{number}}}{{\bad$ {number:03d}" for number in range(MAX_SETS + 30)]
     hits = [Hits(int(at >= 30), 1, at) for at in range(len(names))]
     report.sets = [
-        EvaluationSet(name, [Level(level, [hit] * len(report.lengths), hit) for level in LEVELS])
+        EvaluationSet(
+            name, 0, 0, [Level(level, [hit] * len(report.lengths), hit) for level in LEVELS]
+        )
         for name, hit in zip(names, hits, strict=True)
     ]
     assert [one.name for one in highest_shares(report.sets)] == names[30:]
