@@ -44,18 +44,17 @@ class Case:
 
     contender: str  # PROBELINE or a key of PEERS
     n: int = 0  # of a peer; 0 if it compares no n-grams; the job takes 8 and 13 at once
+    preset: str = "exact"  # of the job
     max_eval_rows: int = 0  # n-grams of more rows are in --drop_ngrams; 0 drops none
     min_tokens: int = 0  # of the job
-    tokenizer: str = "default"  # of the job
-
-
-LIMITED = Case(PROBELINE, max_eval_rows=50, min_tokens=8, tokenizer="drop_empty")
+    tokenizer: str = ""  # of the job; by default that of the preset
 
 
 def cases(contenders: Sequence[str]) -> list[Case]:
     wanted = []
     if PROBELINE in contenders:
-        wanted = [Case(PROBELINE), Case(PROBELINE, tokenizer="drop_empty"), LIMITED]
+        wanted = [Case(PROBELINE), Case(PROBELINE, tokenizer="drop_empty")]
+        wanted.append(Case(PROBELINE, preset="precise"))
         wanted += [Case(PROBELINE, max_eval_rows=number) for number in SWEPT_ROWS]
         wanted += [Case(PROBELINE, min_tokens=number) for number in SWEPT_TOKENS]
     for name in PEERS:
@@ -75,6 +74,7 @@ def command(case: Case, corpus: Path, output: Path) -> list[str]:
             rules="gpt3,palm,llama2",
             threshold=0.5,
             details="none",
+            preset=case.preset,
             min_tokens=case.min_tokens,
             tokenizer=case.tokenizer,
         )
@@ -91,7 +91,7 @@ def command(case: Case, corpus: Path, output: Path) -> list[str]:
 
 
 def _common_ngrams(case: Case, corpus: Path) -> Path:
-    return corpus / f"common-{case.max_eval_rows}-{case.tokenizer}.jsonl"
+    return corpus / f"common-{case.max_eval_rows}.jsonl"
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -141,7 +141,7 @@ class RecallBench(Bench):
         if case.max_eval_rows:
             path, most = _common_ngrams(case, self._corpus), case.max_eval_rows
             ngrams = "benchmarks.recall_corpus:write_common_ngrams"
-            runner.call(ngrams, path, self._corpus, most, case.tokenizer)
+            runner.call(ngrams, path, self._corpus, most, "default")
         return self.measured(
             asdict(case),
             number,

@@ -25,15 +25,15 @@ def _name(case: dict[str, Any]) -> str:
     if case["contender"] != PROBELINE:
         return case["contender"] + (f", n = {case['n']}" if case["n"] else "")
     limits = {"K": case["max_eval_rows"], "min_tokens": case["min_tokens"]}
-    given = ["drop_empty"] if case["tokenizer"] != "default" else []
+    given = [name for name in (case["preset"], case["tokenizer"]) if name not in ("", "exact")]
     given += [f"{name} = {value}" for name, value in limits.items() if value]
     return ", ".join(["Probeline", *given])
 
 
 def _scores(runs: Sequence[Run], unit: str) -> Iterator[tuple[str, str, Score]]:
-    """Yields (name, detector, score) of a unit, in run order; rules only with `drop_empty`."""
+    """Yields (name, detector, score) of a unit, in run order; rules not of the default."""
     for run in runs:
-        is_plain = run.case["contender"] == PROBELINE and run.case["tokenizer"] == "default"
+        is_plain = run.case["contender"] == PROBELINE and _name(run.case) == "Probeline"
         for score in run.details.get("scores", ()):
             is_rule = not score["detector"].startswith("n = ")
             if score["unit"] == unit and not (is_plain and is_rule):
@@ -80,7 +80,7 @@ def _joined(name: str, detectors: list[str]) -> str:
 
 def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list[str]:
     """Returns the titled table of a case's limit while the limit `other` is off, or nothing."""
-    plain = {"contender": PROBELINE, "tokenizer": "default", other: 0}
+    plain = {"contender": PROBELINE, "preset": "exact", "tokenizer": "", other: 0}
     swept = [run for run in runs if plain.items() <= run.case.items()]
     swept.sort(key=lambda run: run.case[limit])
     if len(swept) < 2:

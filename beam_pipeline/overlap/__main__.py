@@ -1,8 +1,8 @@
 """Finds every n-gram that evaluation sets share with training documents.
 
 On a laptop:
-  python -m beam_pipeline.overlap --input_path corpus --decontaminate_source eval/mmlu \\
-    --decontaminate_source gsm8k=eval/test.jsonl --output_path overlap --ngram_length 10,15
+  python -m beam_pipeline.overlap --preset precise --input_path corpus \\
+    --decontaminate_source eval/mmlu --output_path overlap --ngram_length 13
 
 On Dataflow:
   python -m beam_pipeline.overlap --input_path gs://bucket/corpus \\

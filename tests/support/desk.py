@@ -43,7 +43,7 @@ _REPLACEMENTS = (
     ("rows/a|gs://data/rows", "rows"),
     ("--since=2026-11-01 --until=2026-11-08", "--since=2026-01-01 --until=2026-01-08"),
     ("train:60,1", "train:60,0"),
-    ("--ngram_length 10,15", "--ngram_length 10,15 --details=compact"),
+    ("--ngram_length 13", "--ngram_length 13 --details=compact"),
     ("gs://(bucket|BUCKET)", "gs"),
     (
         r" --(runner=Dataflow|project=|region=|temp_location=|setup_file=|worker_machine_type="

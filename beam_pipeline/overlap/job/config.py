@@ -305,13 +305,13 @@ class DeconConfig:
         affects="",
     )
     rules: str = flag(
-        f"Published rules for clean and dirty instances: {', '.join(PUBLISHED)}, separated by "
+        f"Published rules for clean and dirty rows: {', '.join(PUBLISHED)}, separated by "
         "commas, or none; their n are added to --ngram_length.",
         NO_RULES,
         group="n-grams",
     )
     threshold: float = flag(
-        "An instance is dirty if this share of its tokens is in shared n-grams of the shortest "
+        "A row is dirty if this share of its tokens is in shared n-grams of the shortest "
         "--ngram_length. 0 is no rule.",
         0.0,
         limits=(0, 1),
@@ -451,7 +451,7 @@ def flag_fields() -> list[Field[Any]]:
 def make_parser() -> OneLineParser:
     """Returns the parser of the job's flags."""
     description = "Finds every n-gram that evaluation sets share with training documents."
-    example = "--input_path corpus --decontaminate_source eval/mmlu --output_path overlap"
+    example = "--preset precise --input_path corpus --decontaminate_source eval --output_path found"
     return job_parser("beam_pipeline.overlap", description, example, flag_fields())
 
 

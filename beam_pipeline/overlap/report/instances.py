@@ -9,6 +9,7 @@ with merged places, so memory does not depend on how often an n-gram occurs.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 
 from beam_pipeline.overlap.report.contents import ROW_KEY, Row
 from beam_pipeline.overlap.report.output import Advance, Output, decoded, reading
-from beam_pipeline.overlap.report.passages import Piece, Span, merge_spans, passages
+from beam_pipeline.overlap.report.passages import Piece, Span, passages, shown_spans
 from beam_pipeline.overlap.results.contaminated import merge_spans_of, places_of
 from beam_pipeline.overlap.results.details import COMPACT, FULL
 from beam_pipeline.overlap.results.layout import DETAILS, EVAL_TEXTS, MATCHES, TRAIN_TEXTS
@@ -89,12 +90,16 @@ def _best_matches(output: Output, rows: Sequence[Row], advance: Advance) -> pa.T
         names = group.select(ROW_KEY).append_column("match", pa.array(range(len(group))))
         chosen = names.join(keys, list(ROW_KEY), join_type="inner").sort_by("match")
         if len(chosen):
-            found = group.take(chosen["match"]).append_column("place", chosen["place"])
+            found = group if len(chosen) == len(group) else group.take(chosen["match"])
+            found = found.append_column("place", chosen["place"])
             found = found.append_column("num_ngrams", pa.array(np.ones(len(found), np.int64)))
             sizes = sum(pc.list_value_length(found[name]).to_numpy() for name in _OFFSETS)
             cuts = cut_by_weight(sizes.astype(np.int64), _PLACES_AT_A_TIME)
             parts = [_merged(found.slice(start, stop - start)) for start, stop in cuts]
             best = _best(pa.concat_tables([*([best] if best else []), *parts]), goes_on=True)
+            del found, parts
+        del group, names, chosen
+        pa.default_memory_pool().release_unused()
     return None if best is None else _best(best, goes_on=False)
 
 
@@ -144,28 +149,34 @@ def _best(matches: pa.Table, goes_on: bool) -> pa.Table:
 
 def _documents(matches: pa.Table | None) -> Iterator[tuple[int, Document]]:
     """Yields the row's index and the document of each pair, best first."""
-    found: dict[tuple, Document] = {}
-    for match in matches.to_pylist() if matches is not None else ():
-        key = match["place"], match["train_path"], match["train_row"]
-        if key not in found:
-            found[key] = Document(*key[1:], match["train_doc_id"], Counter(), [], [])
-        document = found[key]
-        document.num_ngrams[match["n"]] += match["num_ngrams"]
-        for spans, name in (
-            (document.eval_spans, "eval_offsets"),
-            (document.train_spans, "train_offsets"),
-        ):
-            spans += [(at["start"], at["end"]) for at in match[name] if at["start"] < at["end"]]
-    for document in found.values():
-        document.eval_spans = merge_spans(document.eval_spans)
-        document.train_spans = merge_spans(document.train_spans)
-
-    def rank(item: tuple[tuple, Document]) -> tuple[int, int]:
-        num_chars = sum(end - start for start, end in item[1].eval_spans)
-        return -num_chars, -item[1].num_ngrams.total()
-
-    for (place, *_), document in sorted(found.items(), key=rank):
+    if matches is None:
+        return
+    found: list[tuple[tuple[int, int], int, Document]] = []
+    firsts, _ = _runs(matches, _PAIR_KEY)
+    for first, stop in itertools.pairwise([*firsts.tolist(), len(matches)]):
+        of_pair = matches.slice(first, stop - first)
+        counts = dict.fromkeys(of_pair["n"].to_pylist(), 0)
+        for n, number in zip(of_pair["n"].to_pylist(), of_pair["num_ngrams"].to_pylist()):
+            counts[n] += number
+        (eval_starts, eval_ends), train = (_spans(of_pair[name]) for name in _OFFSETS)
+        place, path, row, doc_id = (
+            of_pair[name][0].as_py() for name in (*_PAIR_KEY, "train_doc_id")
+        )
+        spans = shown_spans(eval_starts, eval_ends), shown_spans(*train)
+        document = Document(path, row, doc_id, Counter(counts), *spans)
+        rank = -int((eval_ends - eval_starts).sum()), -sum(counts.values())
+        found.append((rank, place, document))
+    for _, place, document in sorted(found, key=lambda each: each[0]):
         yield place, document
+
+
+def _spans(lists: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns starts and ends of all places, merged, without empty ones."""
+    _, starts, ends = places_of(lists.combine_chunks())
+    starts, ends = starts[starts < ends], ends[starts < ends]
+    if not len(starts):
+        return starts, ends
+    return merge_spans_of(np.zeros(len(starts), np.int64), starts, ends)[1:]
 
 
 # --- texts ----------------------------------------------------------------------------------------

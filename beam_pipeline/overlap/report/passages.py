@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 WHOLE_CHARS = 1_500  # texts up to this length are shown whole
 _AROUND_CHARS = 160
 _MIN_OMITTED_CHARS = 80
@@ -14,6 +16,8 @@ _END_CHARS = 600  # of spans longer than twice that, only the ends are shown
 _MAX_SPANS = 6
 _JOINERS = "\u200d\ufe0e\ufe0f"  # zero width joiner, variation selectors
 _MAX_BACK_CHARS = 32
+_NEAR_CHARS = 2 * (_AROUND_CHARS + _MIN_OMITTED_CHARS + _MAX_BACK_CHARS)
+MAX_PLACES = 21  # the page lists 20 and says if there are more
 Span = tuple[int, int]  # [start, end) in code points
 
 
@@ -38,6 +42,17 @@ def passages(text: str, spans: Sequence[Span]) -> list[Piece]:
         pieces += _pieces(text, spans, start, end)
         at = end
     return pieces
+
+
+def shown_spans(starts: np.ndarray, ends: np.ndarray) -> list[Span]:
+    """Returns those of many merged spans that `passages` or a list of places may show."""
+    longest = np.lexsort((starts, starts - ends))[:_MAX_SPANS]
+    is_shown = starts < WHOLE_CHARS
+    is_shown[:MAX_PLACES] = True
+    for start, end in zip(starts[longest], ends[longest], strict=True):
+        is_shown |= (ends > start - _NEAR_CHARS) & (starts < start + _END_CHARS + _NEAR_CHARS)
+        is_shown |= (ends > end - _END_CHARS - _NEAR_CHARS) & (starts < end + _NEAR_CHARS)
+    return list(zip(starts[is_shown].tolist(), ends[is_shown].tolist(), strict=True))
 
 
 def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:

@@ -78,12 +78,15 @@ def places_of(lists: pa.ListArray) -> tuple[np.ndarray, ...]:
 def merge_spans_of(documents: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> MergedSpans:
     """Merges ranges by document; all three are int64 [p]."""
     bases = documents << _PLACE_BITS
-    order = np.argsort(bases | starts, kind="stable")
-    firsts, reach = (bases | starts)[order], np.maximum.accumulate((bases | ends)[order])
+    firsts, reach = bases | starts, bases | ends
+    if (firsts[1:] < firsts[:-1]).any():
+        order = np.argsort(firsts, kind="stable")
+        documents, firsts, reach = documents[order], firsts[order], reach[order]
+    np.maximum.accumulate(reach, out=reach)
     begins = np.append(True, firsts[1:] > reach[:-1])
     lasts = np.append(begins[1:], True)
     mask = (1 << _PLACE_BITS) - 1
-    return MergedSpans(documents[order][begins], firsts[begins] & mask, reach[lasts] & mask)
+    return MergedSpans(documents[begins], firsts[begins] & mask, reach[lasts] & mask)
 
 
 class ContaminatedDocuments:

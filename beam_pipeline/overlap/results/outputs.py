@@ -143,11 +143,6 @@ class Results(NamedTuple):
     boilerplate_paths: Sequence[str] | None = None  # None if every n-gram counts
     letters_paths: Sequence[str] = ()  # dead letters of the evaluation sets
 
-    @property
-    def hits(self) -> np.ndarray:
-        """The HITS of all evaluation rows."""
-        return hits_of(self.buckets)
-
 
 def hits_of(buckets: Iterable[BucketFiles]) -> np.ndarray:
     """Returns the HITS of all evaluation rows."""
@@ -184,7 +179,7 @@ def _write_chunks(path: str, temp_folder: str, chunks: _Chunks) -> None:
 
 def _line_files(rows: EvaluationRows, results: Results) -> dict[str, _Chunks]:
     """Returns the contents of the JSON lines files written here, by name."""
-    instances, hits, options = Instances(rows), results.hits, results.options
+    instances, hits, options = Instances(rows), results.verdicts.hits, results.options
     lines: dict[str, _Chunks] = {
         layout.STATS: instances.stats_lines(hits, options.lengths),
         layout.STATS_BY_TRAIN_PATH: _path_lines(instances, results),

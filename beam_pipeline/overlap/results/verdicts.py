@@ -28,11 +28,12 @@ from beam_pipeline.overlap.results.output_files import (
     json_strings,
     record_lines,
 )
-from beam_pipeline.overlap.results.rules import SHORT_TOKENS, Rule, Verdict
+from beam_pipeline.overlap.results.rules import SHORT_TOKENS, Rule
 
 # Why a row is not looked up, in order of precedence.
 REASONS = ("no words", "too short", "boilerplate")
 _NO_WORDS, _TOO_SHORT, _BOILERPLATE = range(len(REASONS))
+_COUNTS = ("num_rows", "num_hit", "num_hit_short", "num_clean", "num_not_looked_up")
 _ROWS_AT_A_TIME = 1 << 16
 type Lines = Iterable[bytes | memoryview]
 
@@ -66,13 +67,12 @@ class RowVerdicts:
         lengths: Sequence[int],
     ):
         self.rows, self.lengths = rows, lengths
-        self._num_tokens, self._bare, self._hits = num_tokens, bare, hits
+        self._num_tokens, self._bare, self.hits = num_tokens, bare, hits
         self._is_left_out = left_out >= 0
         self._of_set = rows.set_numbers()
-        is_hit, is_looked_up = self.at(None)
-        self.is_looked_up = is_looked_up
+        self.is_looked_up = self.at(None)[1]
         self._reasons = np.where(self._is_left_out, left_out, _BOILERPLATE)
-        self._is_short_hit = is_hit & (num_tokens < SHORT_TOKENS)
+        self._is_short = num_tokens < SHORT_TOKENS
 
     def at(self, length: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Returns whether each row is hit, and looked up, at a configured n; None is any n."""
@@ -82,11 +82,11 @@ class RowVerdicts:
             num_lengths = np.ones(num_rows, np.int64)  # distinct n of the row
             for shorter in self.lengths[:-1]:
                 num_lengths += shorter < self._num_tokens
-            hit, is_bare = self._hits["number"], num_bare >= num_lengths
+            hit, is_bare = self.hits["number"], num_bare >= num_lengths
         else:
             at = np.minimum(self._num_tokens, length)
             hit, bare = (
-                each["number"][each["n"] == at[each["number"]]] for each in (self._hits, self._bare)
+                each["number"][each["n"] == at[each["number"]]] for each in (self.hits, self._bare)
             )
             is_bare = np.zeros(num_rows, bool)
             is_bare[bare] = True
@@ -94,31 +94,31 @@ class RowVerdicts:
         is_hit[hit] = True
         return is_hit, is_hit | ~(self._is_left_out | is_bare)
 
+    def _by_set(self, is_one: np.ndarray) -> list[np.ndarray]:
+        """Returns the numbers of some rows, ascending, for each set."""
+        numbers = np.flatnonzero(is_one)
+        numbers = numbers[np.argsort(self._of_set[numbers], kind="stable")]
+        sets = np.arange(1, len(self.rows.datasets))
+        return np.split(numbers, np.searchsorted(self._of_set[numbers], sets))
+
     def lines(self) -> dict[str, Lines]:
         """Returns the lines of the files about the three verdicts, by name."""
         lines: dict[str, Lines] = {}
+        by_length: dict[int | None, list[tuple[np.ndarray, ...]]] = {}
+        for length in (None, *self.lengths):
+            is_hit, is_looked_up = self.at(length)
+            is_clean, is_row = is_looked_up & ~is_hit, np.ones(len(is_hit), bool)
+            masks = is_row, is_hit, is_hit & self._is_short, is_clean, ~is_looked_up
+            by_length[length] = list(zip(*map(self._by_set, masks), strict=True))
         counts: list[dict[str, Any]] = []
         names = iter(layout.clean_list_names(self.rows.datasets, tuple(self.lengths)))
-        wanted = [None, *(self.lengths if len(self.lengths) > 1 else ())]
-        by_length = {length: self.at(length) for length in (None, *self.lengths)}
         for number, dataset in enumerate(self.rows.datasets):
-            of_set = self._of_set == number
-            for length, (is_hit, is_looked_up) in by_length.items():
-                is_clean = of_set & is_looked_up & ~is_hit
-                if length in wanted:
-                    name = f"{layout.CLEAN_FOLDER}/{next(names)}"
-                    lines[name] = row_lines(self.rows, np.flatnonzero(is_clean))
-                counts.append(
-                    {
-                        "eval_dataset": dataset,
-                        "n": length,
-                        "num_rows": int(of_set.sum()),
-                        "num_hit": int((of_set & is_hit).sum()),
-                        "num_hit_short": int((of_set & is_hit & self._is_short_hit).sum()),
-                        "num_clean": int(is_clean.sum()),
-                        "num_not_looked_up": int((of_set & ~is_looked_up).sum()),
-                    }
-                )
+            for length, found in by_length.items():
+                if length is None or len(self.lengths) > 1:
+                    clean = row_lines(self.rows, found[number][_COUNTS.index("num_clean")])
+                    lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = clean
+                numbers = dict(zip(_COUNTS, map(len, found[number]), strict=True))
+                counts.append({"eval_dataset": dataset, "n": length, **numbers})
         lines[layout.VERDICTS] = map(json_line, counts)
         numbers = np.flatnonzero(~self.is_looked_up)
         if len(numbers):
@@ -131,7 +131,9 @@ class RowVerdicts:
             reasons = [REASONS[reason].encode() for reason in self._reasons[some].tolist()]
             fields = json_fields(self.rows.take(some, with_texts=False), *EvaluationRow._fields)
             fields["num_tokens"] = json_numbers(self._num_tokens[some])
-            yield record_lines({**fields, "reason": json_strings(_binary(reasons))})
+            yield record_lines(
+                {**fields, "reason": json_strings(pa.array(reasons, pa.large_binary()))}
+            )
 
     def num_not_looked_up(self) -> dict[str, int]:
         """Returns the number of rows by reason."""
@@ -145,21 +147,38 @@ class RowVerdicts:
         if not rules:
             return {}
         lines: dict[str, Lines] = {}
-        records: list[dict[str, Any]] = []
-        results = [RuleResult(rule, self._hits, self.at(rule.n)[1]) for rule in rules]
-        for number, dataset in enumerate(self.rows.datasets):
-            of_set = self._of_set == number
-            for result in results:
-                records.append(result.record(dataset, of_set))
-                for verdict in result.rule.verdicts:
-                    numbers = np.flatnonzero(of_set & result.has(verdict))
-                    name = layout.rule_list_name(result.rule.name, dataset, verdict)
-                    lines[name] = row_lines(self.rows, numbers, score=result.scores)
+        by_set: list[list[dict[str, Any]]] = []
+        for rule in rules:
+            scores, verdicts = self._scored(rule)
+            is_dirty = verdicts["dirty"]
+            by_short = is_dirty & (self._num_tokens < rule.n)
+            verdicts |= {"dirty_by_short_texts": by_short, "not_looked_up": ~self.at(rule.n)[1]}
+            found = {verdict: self._by_set(mask) for verdict, mask in verdicts.items()}
+            by_set.append([])
+            for number, dataset in enumerate(self.rows.datasets):
+                num_rows = int((self._of_set == number).sum())
+                record = {"eval_dataset": dataset, "rule": rule.name, "n": rule.n}
+                record |= {"score": rule.score, "num_rows": num_rows}
+                record |= {f"num_{verdict}": len(each[number]) for verdict, each in found.items()}
+                by_set[-1].append(record)
+                for verdict in rule.verdicts:
+                    name = layout.rule_list_name(rule.name, dataset, verdict)
+                    lines[name] = row_lines(self.rows, found[verdict][number], score=scores)
+        records = (record for of_set in zip(*by_set, strict=True) for record in of_set)
         return {layout.RULES: map(json_line, records), **lines}
 
-
-def _binary(values: Sequence[bytes]) -> pa.LargeBinaryArray:
-    return pa.array(values, pa.large_binary())
+    def _scored(self, rule: Rule) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Returns the score of each row, and whether it has each verdict."""
+        found = self.hits[self.hits["n"] == np.minimum(self.hits["num_tokens"], rule.n)]
+        shares = found["num_covered_tokens"] / found["num_tokens"]
+        if rule.score == "ngram_coverage":
+            shares = found["num_shared_places"] / found["num_informative_places"]
+        scores = np.zeros(len(self._num_tokens))
+        scores[found["number"]] = shares
+        is_clean, is_dirty = scores < rule.clean_below, scores >= rule.dirty_from
+        masks = {"clean": is_clean, "between": ~(is_clean | is_dirty), "dirty": is_dirty}
+        is_looked_up = self.at(rule.n)[1]
+        return scores, {verdict: mask & is_looked_up for verdict, mask in masks.items()}
 
 
 def row_lines(
@@ -178,52 +197,6 @@ def row_lines(
             **{name: json_floats(values[some]) for name, values in scores.items()},
         }
         yield record_lines(fields)
-
-
-def row_scores(rule: Rule, hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the HITS at the n of a rule, and their scores."""
-    found = hits[hits["n"] == np.minimum(hits["num_tokens"], rule.n)]
-    if rule.score == "coverage":
-        return found, found["num_covered_tokens"] / found["num_tokens"]
-    return found, found["num_shared_places"] / found["num_informative_places"]
-
-
-class RuleResult:
-    """The verdicts of a rule on the rows that were looked up at its n."""
-
-    def __init__(self, rule: Rule, hits: np.ndarray, is_looked_up: np.ndarray):
-        self.rule, self._is_looked_up = rule, is_looked_up
-        found, scores = row_scores(rule, hits)
-        self.scores = np.zeros(len(is_looked_up))
-        self.scores[found["number"]] = scores
-        self._is_short = np.zeros(len(is_looked_up), bool)
-        self._is_short[found["number"][found["num_tokens"] < rule.n]] = True
-
-    def has(self, verdict: Verdict) -> np.ndarray:
-        """Returns whether each row has a verdict."""
-        if verdict == "dirty":
-            found = self.scores >= self.rule.dirty_from
-        elif verdict == "clean":
-            found = self.scores < self.rule.clean_below
-        else:
-            found = (self.scores >= self.rule.clean_below) & (self.scores < self.rule.dirty_from)
-        return found & self._is_looked_up
-
-    def record(self, dataset: str, of_set: np.ndarray) -> dict[str, Any]:
-        """Returns the line of an evaluation set, given which rows are its."""
-        is_dirty = of_set & self.has("dirty")
-        return {
-            "eval_dataset": dataset,
-            "rule": self.rule.name,
-            "n": self.rule.n,
-            "score": self.rule.score,
-            "num_rows": int(of_set.sum()),
-            "num_clean": int((of_set & self.has("clean")).sum()),
-            "num_between": int((of_set & self.has("between")).sum()),
-            "num_dirty": int(is_dirty.sum()),
-            "num_dirty_by_short_texts": int((is_dirty & self._is_short).sum()),
-            "num_not_looked_up": int((of_set & ~self._is_looked_up).sum()),
-        }
 
 
 # --- fields -------------------------------------------------------------------------------------
