@@ -7,10 +7,9 @@ Python's own `json` whatever orjson rejects or rounds: lone surrogates, NaN, int
 """
 
 import json
-import re
 from collections.abc import Iterator
 from json.decoder import scanstring
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -22,7 +21,6 @@ from beam_pipeline.documents.json_records import Records
 from beam_pipeline.documents.json_text import MARK, cut_texts
 
 MAX_RECORD_BYTES = 128 << 20
-_SPACE = re.compile(r"[ \t\n\r]*")
 _scan = json.JSONDecoder().scan_once
 
 
@@ -81,7 +79,9 @@ def members_of(text: str, start: int = 0) -> Iterator[tuple[str | int, Place]]:
 
 
 def _after_space(text: str, at: int) -> int:
-    return cast(re.Match[str], _SPACE.match(text, at)).end()
+    while text[at] in " \t\n\r":
+        at += 1
+    return at
 
 
 def parse(record: bytes) -> Any:

@@ -31,7 +31,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.parquet import column_chunks
 
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
-_BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
+BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
@@ -39,11 +39,6 @@ def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
     count = len(schema.get_all_field_indices(text_field))
     if count > 1:
         raise ProbelineError(f"{path} has {count} columns named {text_field!r}; it must be one")
-
-
-def is_binary(dtype: pa.DataType) -> bool:
-    """Returns whether a type holds bytes that need not be UTF-8."""
-    return dtype in _BINARY_TYPES
 
 
 def columns_of(fields: Fields) -> Callable[[str, pa.Schema], list[str] | None]:
@@ -147,7 +142,7 @@ def _read_column(path: str, batch: pa.RecordBatch, first_row: int, fields: Field
         column = column.dictionary_decode()
     rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
     num_without_text = len(batch) - len(rows)
-    if column.type not in (*_TEXT_TYPES, *_BINARY_TYPES, pa.null()):
+    if column.type not in (*_TEXT_TYPES, *BINARY_TYPES, pa.null()):
         odd = [(first_row + row, excerpt(str(column[row]).encode())) for row in rows.tolist()]
         letters = [DeadLetter(path, row, "text_not_a_string", value) for row, value in odd]
         empty = array_buffers(pa.array([], pa.large_binary()))

@@ -153,8 +153,8 @@ class DeconConfig:
     """
 
     input_path: str | Sequence[str] = flag(
-        "Folder, glob or file of training documents: JSON lines or JSON, plain, gzip or "
-        "Zstandard, or Parquet; may be repeated.",
+        "Folder, glob or file of training documents: JSON lines or JSON, plain or "
+        "compressed, or Parquet; may be repeated.",
         action="append",
         group="input",
         affects="",

@@ -387,11 +387,12 @@ def _short_row_warning(counts: Mapping[str, Any], report: Report) -> str | None:
         f"{row.num_train_documents:,} documents"
         for row in report.short_rows
     )
+    share = counts["short_row_chars"] / max(1, counts["train_text_chars"])
     return (
         f"Warning: {count:,} of {report.removal.total.num_documents:,} contaminated documents, "
-        f"with {counts['short_row_chars'] / counts['train_text_chars']:.1%} of the training "
-        f"characters, share nothing but evaluation rows of fewer than {SHORT_TOKENS} tokens, such "
-        f"as {named}; --preset=precise or --min_tokens={SHORT_TOKENS} does not count them"
+        f"with {share:.1%} of the training characters, share nothing but evaluation rows of fewer "
+        f"than {SHORT_TOKENS} tokens, such as {named}; --preset=precise or "
+        f"--min_tokens={SHORT_TOKENS} does not count them"
     )
 
 

@@ -243,9 +243,9 @@ def _warnings_of(counts: Mapping[str, int], tokenizer: str) -> Iterator[str]:
     """Yields warnings to act on before the scan."""
     if counts["repeated_eval_ids"]:
         yield (
-            f"Warning: {counts['repeated_eval_ids']:,} ids of evaluation rows are those of several "
-            "rows of one set with different texts: only instance_ids and num_instances go by ids, "
-            "all else goes by rows; NAME=PATH makes a set of each path"
+            "Warning: evaluation rows of one set with different texts share an id, for "
+            f"{counts['repeated_eval_ids']:,} ids: only instance_ids and num_instances go by ids, "
+            "all else goes by rows"
         )
     if counts["unspaced_eval_rows"]:
         yield (

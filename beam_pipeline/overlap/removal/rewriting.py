@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.documents.batch import decode, encode
 from beam_pipeline.documents.fields import Fields, places_at, text_of
-from beam_pipeline.documents.json import MAX_RECORD_BYTES, Place, members_of
+from beam_pipeline.documents.json import MAX_RECORD_BYTES, Place, members_of, parse_object
 from beam_pipeline.documents.json_records import Records, begins_array, split_records
 from beam_pipeline.documents.parquet import (
+    BINARY_TYPES,
     id_path,
     id_values,
-    is_binary,
     rows_at,
     take,
     texts_of,
@@ -209,17 +209,17 @@ def _changed(
     record: bytes, documents: Documents, index: int, changes: Changes, fields: Fields
 ) -> list[bytes] | None:
     """Returns the records that replace a contaminated record; None if it stays."""
-    text = decode(record)
-    members = dict(members_of(text))
-    values = {str(key): place.value for key, place in members.items()}
+    values = parse_object(record)
     pieces = changes.texts(documents, index, text_of(values, fields))
     if pieces is None:
         return None
+    changed: list[bytes] = []
     if not pieces:
-        return []
+        return changed
+    text = decode(record)
+    members = dict(members_of(text))
     # From here on, the text is a top-level string.
     text_place, id_place = members[fields.text], _place_of_id(text, members, values, fields)
-    changed = []
     for number, piece in enumerate(pieces):
         new: list[tuple[Place, Any]] = [(text_place, piece)]
         if changes.is_split:
@@ -338,7 +338,7 @@ def _replaced(column: pa.Array, path: Sequence[str], mask: pa.Array, values: lis
     encoded = [None if value is None else encode(value) for value in values]
     plain = column.cast(value_type).cast(pa.large_binary())
     changed = pc.replace_with_mask(plain, mask, pa.array(encoded, pa.large_binary()))
-    if not is_binary(value_type):
+    if value_type not in BINARY_TYPES:
         changed = changed.view(pa.large_string())  # without a check of UTF-8
     if pa.types.is_dictionary(dtype):
         changed = changed.dictionary_encode()
