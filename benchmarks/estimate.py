@@ -143,6 +143,7 @@ def bucket_figures(line: Median) -> dict[str, float]:
         "cpu_s": figures["unit_cpu_s"] / figures["unit_rows"] + of_bucket / num_measurements,
         "shuffle_bytes": shuffled / num_measurements,
         "output_bytes": figures["shard_bytes"] / num_measurements,
+        "uploaded_bytes": figures["shard_bytes"] / num_measurements,
         "class_b": figures["payloads_stored"] / num_measurements,
     }
 
