@@ -6,12 +6,14 @@ A set has the given name, or that of its folder without suffixes that executors 
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from beam_pipeline.documents.fields import DOCUMENT_NAME
-from beam_pipeline.documents.files import InputFile, match_documents
 from beam_pipeline.documents.lm_eval import SAMPLES
 from beam_pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from beam_pipeline.documents.files import InputFile
 
 _RUN_HASH = re.compile(r"-[0-9a-fA-F]{6}\Z")
 _TOOL_SUFFIX = "-dolma"
@@ -74,12 +76,14 @@ def evaluation_sources(given: Sequence[str]) -> list[EvaluationSource]:
 
 def match_sources(
     given: Sequence[str], is_lm_eval: bool = False, unread: list[str] | None = None
-) -> Iterator[tuple[str, InputFile]]:
+) -> "Iterator[tuple[str, InputFile]]":
     """Yields the evaluation set and each file of all sources; `unread` as in `match_documents`.
 
     Of a folder of lm-evaluation-harness only samples are read. They are a set per task, named after
     it unless the source has a NAME; a task of another folder has the folder's name, too.
     """
+    from beam_pipeline.documents.files import match_documents  # loads Arrow
+
     path_of_task: dict[str, str] = {}
     for name, path in evaluation_sources(given):
         files = match_documents([path], "--decontaminate_source", unread)
