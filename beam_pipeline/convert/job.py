@@ -147,7 +147,7 @@ def build(
         found
         | "Spread files" >> beam.Reshuffle()
         | "Cut into work units"
-        >> beam.FlatMap(lambda file: cut_into_work_units(file, None, documents.WORK_UNIT_BYTES))
+        >> beam.FlatMap(cut_into_work_units, None, documents.WORK_UNIT_BYTES, by_line=True)
         | "Spread work units" >> beam.Reshuffle()
         | "Read and stage"
         >> beam.Map(stage, options.record_options(), run.folder).with_output_types(StagedUnit)

@@ -33,7 +33,7 @@ from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.documents.files import Format, WorkUnit
 from beam_pipeline.documents.json import BadRecordError, parse_strict
 from beam_pipeline.documents.json_records import Records
-from beam_pipeline.documents.reading import DAMAGED, read_unit
+from beam_pipeline.documents.reading import DAMAGED, Columns, read_unit
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources.reading import UnreadableInputError
 
@@ -71,7 +71,8 @@ def read_batches(unit: WorkUnit, options: RecordOptions) -> Iterator[Batch]:
     path, problem = unit.path, unit.file.problem
     first_row = row = unit.first_row or 0
     names = list(options.fields)
-    pieces = read_unit(unit, MAX_RECORD_BYTES, lambda _, schema: names or schema.names)
+    columns: Columns = lambda _, schema: names or schema.names  # noqa: E731
+    pieces = read_unit(unit, MAX_RECORD_BYTES, columns, by_line=True)
     try:
         for piece in pieces if problem is None else ():
             if isinstance(piece, Records):

@@ -219,9 +219,14 @@ def format_of(head: bytes) -> Format:
 
 
 def cut_into_work_units(
-    file: InputFile, text_field: str | None = None, unit_bytes: int = WORK_UNIT_BYTES
+    file: InputFile,
+    text_field: str | None = None,
+    unit_bytes: int = WORK_UNIT_BYTES,
+    by_line: bool = False,
 ) -> list[WorkUnit]:
     """Cuts a file into work units of about `unit_bytes`, in order and deterministically.
+
+    A file of objects that are not one to a line is one unit, unless `by_line`.
 
     Raises ProbelineError if the file was changed since it was matched, or if the footer of a
     Parquet file cannot be read or has several columns `text_field`, if given.
@@ -230,7 +235,7 @@ def cut_into_work_units(
         return _cut_parquet(file, text_field, unit_bytes)
     num_bytes = file.num_bytes
     is_whole = file.problem or file.format != "jsonl" or file.is_compressed
-    if is_whole or (num_bytes > unit_bytes and _is_sequence(file)):
+    if is_whole or (not by_line and num_bytes > unit_bytes and _is_sequence(file)):
         unit_bytes = max(1, num_bytes)
     starts = range(0, max(1, num_bytes), unit_bytes)
     return [

@@ -50,10 +50,12 @@ def read_unit(
     max_record_bytes: int | None = None,
     columns: Columns | None = None,
     sized_by: str = "",
+    by_line: bool = False,
 ) -> Iterator[Piece]:
     """Yields all records of a work unit, a few MiB at a time.
 
-    A blank line is not a record. A file named .json is one array if it begins with `[`. A record
+    A blank line is not a record. A file named .json is one array if it begins with `[`. Objects
+    that are not one to a line are found by their brackets unless `by_line`. A record
     longer than `max_record_bytes` is cut one byte beyond it (JSON) or skipped (TFRecord). `columns`
     chooses those of Parquet, None for all; the size of `sized_by`, or of all, limits a batch.
 
@@ -66,10 +68,10 @@ def read_unit(
         elif unit.file.format == "tfrecord":
             yield from _read_tfrecord(unit, max_record_bytes)
         else:
-            yield from _read_json(unit, max_record_bytes)
+            yield from _read_json(unit, max_record_bytes, by_line)
 
 
-def _read_json(unit: WorkUnit, max_record_bytes: int | None) -> Iterator[Records]:
+def _read_json(unit: WorkUnit, max_record_bytes: int | None, by_line: bool) -> Iterator[Records]:
     with open_file(unit.path, version=unit.file.file.version) as stream:
         if not unit.is_range:
             blocks = read_blocks(decompressed(stream))
@@ -82,7 +84,7 @@ def _read_json(unit: WorkUnit, max_record_bytes: int | None) -> Iterator[Records
             blocks = read_blocks_of_range(stream, unit.start, unit.end)
         may_be_array = unit.file.format == "json"
         limit = max_record_bytes or document_json.MAX_RECORD_BYTES
-        yield from split_records(blocks, may_be_array, limit, not unit.is_range)
+        yield from split_records(blocks, may_be_array, limit, not unit.is_range and not by_line)
 
 
 def _read_parquet(unit: WorkUnit, columns: Columns, sized_by: str) -> Iterator[pa.RecordBatch]:

@@ -105,7 +105,7 @@ def split_text(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[by
     A longer line is a piece of its own, cut after `max_line_bytes` + 1 bytes.
     """
     blocks = (each if b"\n" in each else each.replace(b"\r", b"\n") for each in blocks)
-    for lines in split_records(blocks, False, max_line_bytes):
+    for lines in split_records(blocks, False, max_line_bytes, may_be_sequence=False):
         if lines.num_blank or lines.max_bytes > max_line_bytes:
             yield lines.each()
         elif lines.count:

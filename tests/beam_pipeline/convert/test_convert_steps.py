@@ -61,7 +61,10 @@ def read_all(
     letters: list[tuple[int, str]] = []
     num_read = 0
     for unit in cut_into_work_units(
-        inspect(file, cast(Format, given.input_format), checker(given)), None, unit_bytes
+        inspect(file, cast(Format, given.input_format), checker(given)),
+        None,
+        unit_bytes,
+        by_line=True,
     ):
         for batch in read_batches(unit, given):
             records += batch.records
