@@ -50,7 +50,7 @@ PYTHON = {
     "README.md": Python("", "assert batch['inputs'].shape == (256, 1024)"),
     "docs/format.md": Python(
         "from array_record.python.array_record_module import ArrayRecordReader\n"
-        "reader = ArrayRecordReader('rows/train/train_shard_00000-of-00005.arrayrecord')\n"
+        "reader = ArrayRecordReader('rows/train/train_shard_00000-of-00001.arrayrecord')\n"
         "record = reader.read([0])[0]",
         "assert row['n_measurements'] > 0",
     ),
