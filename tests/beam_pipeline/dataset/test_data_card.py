@@ -247,6 +247,7 @@ def croissant_of(dataset: Path) -> Any:
     return mlcroissant.Dataset(dataset / "croissant.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_croissant_is_valid_and_yields_the_records(kind: str, datasets: dict[str, Path]) -> None:
     dataset = datasets[kind]

@@ -187,6 +187,7 @@ def shards_of(dataset: Path) -> dict[str, list[bytes]]:
     return shards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", RECORD_ENCODINGS)
 def test_formats_have_equal_records_and_shards(
     datasets: dict[tuple[str, str], Path], record: str

@@ -92,6 +92,7 @@ def test_a_dataset_in_its_order(dataset: Path, tmp_path: Path, capsys) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_import_export_import_gives_the_same_bytes(tmp_path: Path, seed: int) -> None:
     """Compact rows round their input once."""

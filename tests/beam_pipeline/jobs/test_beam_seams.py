@@ -39,6 +39,7 @@ assert replaced() != before
 """
 
 
+@pytest.mark.slow
 def test_only_the_in_memory_runner_is_changed() -> None:
     subprocess.run([sys.executable, "-c", ORIGINALS], check=True)
 

@@ -99,7 +99,7 @@ def check_and_rerun(job: JobCase, whole: Undisturbed, folder: Path, output: Path
 
 
 KILLS = list(itertools.product(JOBS, (0.6, -7)))
-QUICK = [("probe rows", 0.6), ("overlap", -7)]
+QUICK = [("probe rows", 0.6)]
 
 
 @pytest.mark.parametrize("kill", quick_and_slow(KILLS, QUICK), ids="{0[0]}-{0[1]}".format)

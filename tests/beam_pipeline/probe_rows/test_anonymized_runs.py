@@ -122,6 +122,7 @@ def test_what_a_crash_leaves_has_no_address_and_the_next_run_is_whole(
     assert files_of(make_dataset(source.path, output, *anonymized(key_file))) == files_of(whole)
 
 
+@pytest.mark.slow
 def test_an_error_names_no_address_of_the_input(
     source: Input, key_file: Path, tmp_path: Path
 ) -> None:

@@ -250,6 +250,7 @@ def committed(old: Path, new_input: Path, folder: Path) -> Path:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["byte", "gone", "cut"])
 @pytest.mark.parametrize(
     "name", ["train/*-of-*.arrayrecord", "test/rows.parquet", "dead_letter/*.parquet"]

@@ -99,6 +99,7 @@ def test_no_two_names_share_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
         as_file(["cd", "ab", "abc"])
 
 
+@pytest.mark.slow
 def test_an_export_has_names_and_gives_the_same_shards(rows: Path, tmp_path: Path) -> None:
     assert export([str(rows), f"--output={tmp_path / 'pings.parquet'}"]) == 0
     table = pq.read_table(tmp_path / "pings.parquet")
@@ -130,6 +131,7 @@ def test_names_of_what_is_left_out_are_left_out(tmp_path: Path) -> None:
     assert run(source, tmp_path / "rows", "--until=1700000002") == {"tokyo-1", "site 7", "Zürich"}
 
 
+@pytest.mark.slow
 def test_names_are_not_kept_with_anonymize(tmp_path: Path, rows: Path) -> None:
     (tmp_path / "key").write_bytes(bytes(range(32)))
     flags = "--anonymize=prefix_preserving", f"--anonymize_key_file={tmp_path / 'key'}"
@@ -138,6 +140,7 @@ def test_names_are_not_kept_with_anonymize(tmp_path: Path, rows: Path) -> None:
         assert not (tmp_path / f"{source.stem}-out/names.parquet").exists()
 
 
+@pytest.mark.slow
 def test_names_of_datasets_are_carried_on(tmp_path: Path, rows: Path) -> None:
     """An append has the bytes of one job over all input; so has a dataset as input."""
     first, second = (

@@ -67,6 +67,7 @@ def test_the_same_pings_in_any_form(form: str, folder: Path, rows: list[Ping]) -
     assert not any(batch.letters for batch in batches)
 
 
+@pytest.mark.slow
 def test_any_form_on_gcs(gcs: Gcs, tmp_path: Path) -> None:
     rows = [(1_767_225_600_000_000 + n, SRC, ADDRESSES[n % 5], n - 0.5) for n in range(20)]
     (tmp_path / "plain").write_bytes(parquet()(rows))

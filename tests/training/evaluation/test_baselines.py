@@ -36,6 +36,7 @@ from training.tokens import kinds
 from training.tokens.kinds import parse
 
 
+@pytest.mark.slow
 def test_baselines_are_plain_medians(stored: Stored, examples: Examples) -> None:
     by_destination: dict[str, list[float]] = {}
     for _, destination, ms in training_rtts(stored):

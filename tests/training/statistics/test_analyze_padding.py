@@ -104,6 +104,7 @@ def dataset_with_repeats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return dataset_of(tmp_path_factory.mktemp("padding"), [700] * 3, num_destinations=40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", quick_and_slow(["arrow", "compact"], ["compact"]))
 def test_good_dataset_passes(
     encoding: str,
@@ -130,6 +131,7 @@ def test_good_dataset_passes(
     assert strides == sorted(strides) and strides[0] == 1
 
 
+@pytest.mark.slow
 def test_repeats_by_kind_of_context(dataset_with_repeats: Path, tmp_path: Path) -> None:
     code, figures = analyse(dataset_with_repeats, tmp_path, "--repeat_share=0.25")
     assert code == 0

@@ -42,6 +42,7 @@ def identity(path: Path) -> tuple[int, int]:
     return found.st_ino, found.st_mtime_ns
 
 
+@pytest.mark.slow
 def test_a_corpus_that_has_moved(
     result: Path,
     tmp_path: Path,

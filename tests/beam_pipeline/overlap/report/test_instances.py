@@ -40,6 +40,7 @@ def texts_of(instances: list[Instance]) -> dict[tuple, tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places_at_a_time", [40, 1 << 20])
 def test_documents_that_share_most(tmp_path: Path, monkeypatch, places_at_a_time: int) -> None:
     monkeypatch.setattr(report_instances, "_PLACES_AT_A_TIME", places_at_a_time)

@@ -58,6 +58,7 @@ def lines_of(records: Records) -> list[bytes]:
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_a_time", quick_and_slow([1, 50, 1 << 18], [50]))
 def test_a_template_of_all_rows_gives_the_bytes_of_the_reference(
     tmp_path: Path, monkeypatch, at_a_time: int
