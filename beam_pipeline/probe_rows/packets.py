@@ -34,6 +34,7 @@ from beam_pipeline.shards.claim_checks import (
     Payload,
     StoredPayload,
 )
+from beam_pipeline.shards.staging import bounds_within
 from beam_pipeline.storage.files import crc32c
 
 ROW = np.dtype([("src_hi", "<u8"), ("src_lo", "<u8"), ("row_index", "<i4"), ("count", "<i4")])
@@ -77,7 +78,9 @@ class PacketWriter:
         is_first = rows["row_index"] == 0
         for split in np.unique(split_numbers[is_first]).tolist():
             of_split = np.flatnonzero(is_first & (split_numbers == split))
-            for some in _cut_up(of_split, rows["count"][of_split] * run.itemsize):
+            sizes = rows["count"][of_split] * run.itemsize
+            for bounds in bounds_within(sizes, _MAX_BYTES, _MAX_ROWS):
+                some = of_split[slice(*bounds)]
                 counts = rows["count"][some]
                 own = _gather({0: run}, np.zeros(len(some), int), ends[some] - counts, counts)
                 self._put(split, rows[some], hashes[some], own)
@@ -128,18 +131,6 @@ class PacketWriter:
         """Closes the file and returns the packets."""
         self._file.close()
         return self._packets
-
-
-def _cut_up(rows: np.ndarray, num_bytes: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the numbers of consecutive rows that fit in a packet."""
-    ends = np.cumsum(num_bytes, dtype=np.int64)
-    start = 0
-    while start < len(rows):
-        limit = _MAX_BYTES + (int(ends[start - 1]) if start else 0)
-        end = max(start + 1, int(np.searchsorted(ends, limit, "right")))
-        end = min(end, start + _MAX_ROWS)
-        yield rows[start:end]
-        start = end
 
 
 def _hashes(rows: np.ndarray) -> np.ndarray:
@@ -278,12 +269,8 @@ class ShardRows:
 
     def _batch_bounds(self) -> list[tuple[int, int]]:
         itemsize = np.where(self._is_wide, WIDE.itemsize, NARROW.itemsize)[self._of_packet]
-        ends = np.cumsum(self._rows["count"] * itemsize.astype(np.int64) + ROW_BYTES)
-        bounds: list[tuple[int, int]] = []
-        while (start := bounds[-1][1] if bounds else 0) < len(ends):
-            limit = _BATCH_BYTES + (int(ends[start - 1]) if start else 0)
-            bounds.append((start, max(start + 1, int(np.searchsorted(ends, limit, "right")))))
-        return bounds
+        sizes = self._rows["count"] * itemsize.astype(np.int64) + ROW_BYTES
+        return list(bounds_within(sizes, _BATCH_BYTES))
 
     def _encode(self, start: int, end: int, runs: dict[int, np.ndarray]) -> Encoded:
         """Encodes rows of both kinds, one kind after the other, and puts them in order."""

@@ -19,6 +19,7 @@ the number of shards.
 """
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -259,11 +260,19 @@ class ArrivingRecords:
 
 def _batches(lengths: Sequence[int] | np.ndarray) -> Iterator[tuple[int, int]]:
     """Yields the bounds of batches of consecutive records, about _BATCH_BYTES each."""
-    ends = np.cumsum(np.array(lengths, np.int64) + _FRAMING_BYTES)
+    return bounds_within(np.array(lengths, np.int64) + _FRAMING_BYTES, _BATCH_BYTES)
+
+
+def bounds_within(
+    sizes: np.ndarray, max_bytes: int, max_count: int = sys.maxsize
+) -> Iterator[tuple[int, int]]:
+    """Yields the bounds of consecutive items of at most that size and number, or of one item."""
+    ends = np.cumsum(sizes, dtype=np.int64)
     start = 0
     while start < len(ends):
-        limit = _BATCH_BYTES + (int(ends[start - 1]) if start else 0)
+        limit = max_bytes + (int(ends[start - 1]) if start else 0)
         end = max(start + 1, int(np.searchsorted(ends, limit, "right")))
+        end = min(end, start + max_count)
         yield start, end
         start = end
 

@@ -229,7 +229,11 @@ class _IndexWriter:
     def add(self, sizes: list[int], lines: pa.RecordBatch) -> None:
         """Adds the lines of consecutive records, given their sizes."""
         end = self._position + len(sizes)
-        place = [[self._shard] * len(sizes), range(self._position, end), sizes]
+        place = [
+            np.full(len(sizes), self._shard),
+            np.arange(self._position, end),
+            np.array(sizes, np.int64),
+        ]
         own = [pa.array(values, kind) for values, kind in zip(place, self._schema.types)]
         self._lines.append(pa.RecordBatch.from_arrays([*own, *lines.columns], schema=self._schema))
         self._position = end
