@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from beam_pipeline.cli.command import run_command
@@ -96,37 +95,39 @@ def _run(argv: Sequence[str]) -> None:
     parser = OneLineParser("benchmarks.networks", "Makes the datasets of benchmarks.arena.")
     parser.add_argument("names", nargs="+", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     add_flags(parser)
+    parser.add_argument("--data_dir", type=Path, default=FOLDER, help="where to")
     args = parser.parse_args(argv)
     for name in args.names:
         print(make(name, args.data_dir, args.planetlab))
 
 
 def add_flags(parser: OneLineParser) -> None:
-    """Adds the flags for the place of the datasets, and for measured RTTs."""
+    """Adds the flag for measured RTTs."""
     parser.add_argument(
         "--planetlab",
         type=Path,
         metavar="PATH",
         help="PlanetLab's matrices: their folder, or their measurements in one Parquet file",
     )
-    parser.add_argument("--data_dir", type=Path, default=FOLDER, help="datasets and runs")
 
 
 def make(name: str, folder: Path, measured: Path | None = None) -> Path:
-    """Returns the dataset of a network, made if it is not there; the seed of the data is 1."""
+    """Returns the dataset of a network, made if it is not there; the seed of the data is 1.
+
+    A name that is not of NAMES is a dataset's folder.
+    """
+    if name not in NAMES:
+        return Path(name).absolute()
     work = folder.absolute() / name
     measurements, rows = work / "measurements", work / "rows"
     if (rows / "_SUCCESS").exists():
         return rows
     if not measurements.exists():
-        if name == PLANETLAB and not (measured and measured.exists()):
-            raise UsageError("planetlab needs --planetlab=PATH: docs/learning.md names the source")
         with runner.appears_whole(measurements) as being_made:
             if name == PLANETLAB:
-                being_made.mkdir(parents=True)
-                pq.write_table(
-                    _without_held_out(_read_planetlab(measured)), being_made / "all.parquet"
-                )
+                table = read_planetlab(measured)
+                being_made.mkdir()
+                pq.write_table(table, being_made / "all.parquet")
             else:
                 _simulate(NETWORKS[name], being_made)
     _python("beam_pipeline.main", f"--input={measurements}/*.parquet", f"--output={rows}")
@@ -179,9 +180,19 @@ _SECONDS_A_DESTINATION = 108
 _SECONDS_A_SLICE = 52_920
 
 
-def _read_planetlab(path: Path) -> pa.Table:
-    """Reads measurements, or matrices from a folder."""
-    return ds.dataset(path).to_table() if path.is_file() else pa.concat_tables(_slices(path))
+def read_planetlab(path: Path | None) -> pa.Table:
+    """Reads measurements, or matrices from a folder, except those to nodes of the test split.
+
+    Each node is also a destination: for a held-out probe's address to be new to the model, training
+    must not ping it.
+    """
+    if not path or not path.exists():
+        raise UsageError("planetlab needs --planetlab=PATH: docs/learning.md names the source")
+    table = pq.read_table(path) if path.is_file() else pa.concat_tables(_slices(path))
+    nodes = pc.unique(pc.cast(table["src_addr"], pa.string())).to_pylist()
+    split = [split_of(node, Options.train_ratio, Options.split_seed) for node in nodes]
+    train = pa.array([node for node, is_test in zip(nodes, split, strict=True) if not is_test])
+    return table.filter(pc.is_in(table["dst_addr"].cast(pa.string()), train))
 
 
 def _slices(folder: Path) -> Iterator[pa.Table]:
@@ -209,18 +220,6 @@ def measurements_of(matrix: np.ndarray, slice_number: int) -> pa.Table:
             "rtt": pa.array(matrix[source, destination].astype(np.float32)),
         }
     )
-
-
-def _without_held_out(table: pa.Table) -> pa.Table:
-    """Returns the measurements except those to nodes of the test split.
-
-    Each node is also a destination: for a held-out probe's address to be new to the model, training
-    must not ping it.
-    """
-    nodes = pc.unique(pc.cast(table["src_addr"], pa.string())).to_pylist()
-    split = [split_of(node, Options.train_ratio, Options.split_seed) for node in nodes]
-    train = pa.array([node for node, is_test in zip(nodes, split, strict=True) if not is_test])
-    return table.filter(pc.is_in(table["dst_addr"].cast(pa.string()), train))
 
 
 if __name__ == "__main__":
