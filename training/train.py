@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,17 +75,25 @@ def _train(arguments: "Arguments", config: Any) -> int:
     from training.maxtext import iterators, run_config
     from training.maxtext.feed import Fed
 
-    run_config.record(arguments, config)
-    connection = iterators.connect()
     stages, total, completed = iterators.stages(config), Fed(), 0
     if config.enable_checkpointing:
         completed = iterators.completed_steps(config.checkpoint_dir)
         iterators.check_checkpoint(config.checkpoint_dir, completed)
+        if completed:
+            run_config.check_model(arguments, config)
+    run_config.record(arguments, config)
+    connection = iterators.connect()
     first = completed
     for stage in stages:
         if completed >= stage.end:
             continue
-        _train_stage(arguments.argv(*run_config.overrides_of(config, stage)), connection)
+        overrides = run_config.overrides_of(config, stage)
+        try:
+            _train_stage(arguments.argv(*overrides), connection)
+        except Exception as error:
+            if _is_of_restoring(error, connection):
+                raise iterators.unreadable_checkpoint(config, completed, error) from error
+            raise
         fed = sum((feed.total_of_hosts() for feed in connection.feeds), Fed())
         total += fed
         if len(stages) > 1:
@@ -151,6 +160,13 @@ def _train_stage(argv: list[str], connection: "Connection") -> None:
         connection.finish_checkpoints()
         for feed in connection.feeds:
             feed.close_report()
+
+
+def _is_of_restoring(error: Exception, connection: "Connection") -> bool:
+    """Returns whether Orbax failed before MaxText asked for a batch."""
+    if isinstance(error, ProbelineError) or any(feed.total.seconds for feed in connection.feeds):
+        return False
+    return any("orbax" in line for line in traceback.format_exception(error))
 
 
 def _run_maxtext(argv: list[str]) -> None:

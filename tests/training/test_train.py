@@ -163,6 +163,12 @@ def test_resume_after_sigterm(tmp_path: Path, thousand_rows: Path, whole: Traini
     (again,) = run.run()
     assert again.code == 0
     assert f"{STEPS} steps are done" in again.output
+    (wider,) = run.run("base_emb_dim=48", f"steps={STEPS + 1}")
+    assert wider.code == 2 and "base_emb_dim=48 (it has 32)" in error_of(wider)
+    items = run.run_folder / "checkpoints" / str(STEPS - 1) / "items"
+    max(items.rglob("d/*"), key=lambda path: path.stat().st_size).unlink()
+    (cut,) = run.run(f"steps={STEPS + 1}")
+    assert cut.code == 1 and "cannot be restored: copy the checkpoint again" in error_of(cut)
     assert sum(len(batches) for batches in run.fed().values()) == STEPS
 
 

@@ -24,7 +24,7 @@ from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterat
 from maxtext.utils import max_logging, maxtext_utils, train_utils
 from pydantic import Field, create_model, model_validator
 
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from training.batches.config import DataConfig
 from training.batches.mixture import check_single, parse_files
 from training.dataset import build_dataset
@@ -154,6 +154,15 @@ def check_checkpoint(checkpoints: epath.PathLike, completed: int) -> None:
             f"checkpoint again as a whole, remove it to continue from the one before, or start "
             f"another run_name with its model, load_full_state_path={folder / 'items'}"
         )
+
+
+def unreadable_checkpoint(config: Any, completed: int, error: Exception) -> ProbelineError:
+    """Returns the error for a checkpoint that Orbax cannot restore."""
+    return ProbelineError(
+        f"{epath.Path(config.checkpoint_dir) / str(completed - 1)} cannot be restored: copy the "
+        "checkpoint again as a whole, remove it to continue from the one before, or start another "
+        f"run_name ({one_line(error)[:120]})"
+    )
 
 
 # --- batches ------------------------------------------------------------------------------------

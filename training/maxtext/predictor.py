@@ -19,7 +19,7 @@ from flax import nnx
 from maxtext.layers.attention_op import DEFAULT_MASK_VALUE, AttentionOp
 from maxtext.utils import model_creation_utils
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from training.maxtext import run_config
 from training.maxtext.curriculum import rope_base, share_of
 from training.maxtext.iterators import completed_steps, stages
@@ -53,6 +53,7 @@ def load_predictor(checkpoint: str) -> Predictor:
 
     Raises:
       UsageError: the checkpoint does not exist.
+      ProbelineError: it is cut, or of a model other than its run_config.yml.
 
     Example:
 
@@ -78,7 +79,13 @@ def load_predictor(checkpoint: str) -> Predictor:
     stage = next(stage for stage in stages(config) if step < stage.end)
     base = f"rope_max_timescale={rope_base(config, stage)}"
     config = run_config.build(run_config.recorded(str(run_folder), *overrides, base))
-    loaded: Any = model_creation_utils.from_pretrained(config)
+    try:
+        loaded: Any = model_creation_utils.from_pretrained(config)
+    except Exception as error:
+        raise ProbelineError(
+            f"{checkpoints / str(step)} cannot be loaded as the model of run_config.yml: copy the "
+            f"run's folder again as a whole, or name an earlier step ({one_line(error)[:120]})"
+        ) from error
     model, _ = loaded
     graph, state = nnx.split(model)
     num_parameters = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

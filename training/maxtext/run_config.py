@@ -45,6 +45,13 @@ _LEAST = {
     "head_dim": 4,
 }
 
+# The keys that decide which arrays a checkpoint has.
+_MODEL_KEYS = (
+    *("decoder_block", "base_emb_dim", "base_mlp_dim", "base_num_decoder_layers", "head_dim"),
+    *("base_num_query_heads", "base_num_kv_heads", "vocab_size", "mlp_activations", "use_qk_norm"),
+    *("logits_via_embedding", "scan_layers", "opt_type"),
+)
+
 # The keys of MaxText's Grain pipeline that affect our batches.
 _GRAIN_KEYS = {
     *("grain_worker_count", "grain_worker_count_eval", "grain_ram_budget_mb"),
@@ -267,6 +274,22 @@ def only_trainer(config: Any) -> Iterator[None]:
                 f"another process trains in {folder}: wait for its end, or set another run_name"
             ) from None
         yield
+
+
+def check_model(arguments: Arguments, config: Any) -> None:
+    """Raises UsageError if the run's checkpoints are of a different model or optimizer."""
+    path = epath.Path(config.base_output_directory) / config.run_name / _RECORD
+    if not path.exists():
+        return
+    base = _load(_BASE_FILE)
+    old, new = {**base, **yaml.safe_load(path.read_text())}, {**base, **arguments.values}
+    different = [key for key in _MODEL_KEYS if old.get(key) != new.get(key)]
+    if different:
+        now = ", ".join(f"{key}={new.get(key)} (it has {old.get(key)})" for key in different)
+        raise UsageError(
+            f"the checkpoints of {path.parent} are of another model, {now}: set these keys as they "
+            "were, or another run_name"
+        )
 
 
 def record(arguments: Arguments, config: Any) -> None:
