@@ -24,3 +24,5 @@ if __name__ == "__main__":
     except ProbelineError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -105,7 +105,7 @@ def dataset_files() -> Iterator[Use]:
         def damage(box: Path, part: str = part, name: str = name) -> None:
             _damages(box / "foreign" / part)[name](box / "rows" / part)
 
-        whole = program in ("export", "loader", "again")
+        whole = program in ("export", "loader")
         yield _use("dataset files", program, f"{part} {name}", damage=damage, whole=whole)
 
 
