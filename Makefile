@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-repo engines test-slow test-rest gcs-emulator chromium quality format generate bench docs notebook notebook-run lock clean
+.PHONY: setup demo test test-repo engines test-slow test-rest gcs-emulator chromium quality format generate bench docs notebook notebook-run lock release-check clean
 
 # .venv has the extras of setup.py that a target needs, in the versions of requirements.txt.
 EXTRAS_demo := beam,maxtext,report
@@ -108,6 +108,10 @@ lock:
 	$(LOCK) --universal --extra all --extra docs --extra examples --extra dev --output-file requirements.txt
 	$(LOCK) --python-platform x86_64-manylinux_2_31 --extra tpu --output-file templates/tpu/constraints.txt
 	$(LOCK) --python-platform x86_64-manylinux_2_31 --constraint requirements.txt --output-file templates/worker_requirements.txt
+
+# Sdist and wheel in build/release, and README's first page run from the wheel with each Python here.
+release-check: setup
+	$(BIN)/python scripts/release_check.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) .engines build examples/first_model *.egg-info

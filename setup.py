@@ -7,13 +7,24 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "beam_pipeline/__init__.py").read_text())[1]  # type: ignore[index]
+# The release workflow refuses to run in a repository that is not this one.
+REPOSITORY = "https://github.com/probeline/probeline"
+
+
+def long_description() -> str:
+    """Returns README.md with absolute links to this version, for pages outside the repository."""
+    text = (ROOT / "README.md").read_text()
+    for start, kind in ((r"(!\[[^]]*\]\()", "raw"), (r"((?<!!)\[[^]]*\]\()", "blob")):
+        text = re.sub(rf"{start}(?!https?://|#)", rf"\1{REPOSITORY}/{kind}/v{VERSION}/", text)
+    return text
+
 
 # Each with its reason; the upper bound is the next version that may break it.
 BASE = [  # to read, check and look at a dataset
     "array-record>=0.8.1,<0.9",  # the shards
     "google-crc32c>=1.5,<2",  # the checksum that GCS keeps of every object
     "msgspec>=0.20,<0.23",  # RIPE Atlas results; MessagePack with sorted keys
-    "numba>=0.68,<0.69",  # the kernels; its cache is mended in beam_pipeline.kernels
+    "numba>=0.61.2,<0.69",  # the kernels; beam_pipeline.kernels changes its cache
     "numpy>=2,<3",
     "orjson>=3.10,<4",  # documents, the manifest
     "pyarrow>=18,<27",  # Parquet, the bytes of a row
@@ -33,7 +44,8 @@ TRAINING = [  # batches for any trainer
 # The same batches for PyTorch. 2.3 is the first version for both Python 3.12 and NumPy 2.
 TORCH = [*TRAINING, "torch>=2.3,<3"]
 # python -m training.train on a CPU. MaxText names no dependency of its own outside its extras for
-# accelerators; the lines below it are what its imports want.
+# accelerators; the lines below it are what its imports want. On ARM Linux these need glibc 2.35
+# (Ubuntu 22.04, Debian 12): tokamax requires xprof, whose only wheel for ARM Linux needs it.
 MAXTEXT = [
     *TRAINING,
     "maxtext==0.2.5",  # training.maxtext.iterators stands in for some of its functions
@@ -101,14 +113,21 @@ setup(
     name="probeline",
     version=VERSION,
     description="Ping measurements in Parquet to probe rows in ArrayRecord, for transformers",
-    long_description=(ROOT / "README.md").read_text(),
+    long_description=long_description(),
     long_description_content_type="text/markdown",
+    author="Probeline developers",
+    url=REPOSITORY,
+    project_urls={
+        "Documentation": f"{REPOSITORY}/blob/v{VERSION}/README.md",
+        "Changes": f"{REPOSITORY}/blob/v{VERSION}/CHANGELOG.md",
+        "Issues": f"{REPOSITORY}/issues",
+    },
     license_expression="Apache-2.0",
     keywords=[
         *("ping", "RIPE Atlas", "network measurement", "Apache Beam", "Dataflow", "ArrayRecord"),
         *("Grain", "MaxText", "JAX", "transformer", "training data", "decontamination"),
     ],
-    python_requires=">=3.12,<3.14",
+    python_requires=">=3.12,<3.15",
     packages=find_packages(include=["beam_pipeline*", "training*"]),
     package_data={
         "beam_pipeline": ["*.pyi", "py.typed"],

@@ -6,7 +6,7 @@ heavy: Beam, Arrow and numba are loaded with the names that need them (tested).
 
 from beam_pipeline.lazy_exports import exporting
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedDunderAll]
     __name__,

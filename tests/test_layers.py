@@ -26,6 +26,7 @@ SHORT = {
     ),
     "a command line": (
         *("beam_pipeline.main", "beam_pipeline.overlap.attributes", "beam_pipeline.overlap.remove"),
+        "beam_pipeline.cli.completion",
     ),
     "loaded by --help, before anything heavy": (
         *("beam_pipeline.lazy_exports", "beam_pipeline.shards.writer_options", "training.extent"),

@@ -58,6 +58,7 @@ PROGRAMS = {
         tidies_up=True,
     ),
     "report": Program("beam_pipeline.overlap.report.__main__", "write the report of an overlap"),
+    "completion": Program("beam_pipeline.cli.completion", "complete commands with the Tab key"),
 }
 
 

@@ -21,7 +21,6 @@ from msgspec import Meta
 from beam_pipeline.dataset.layout import Duplicates, Encoding, OutputFormat, RecordEncoding
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.files import (
-    check_regular,
     checksum_text,
     crc32c,
     read_file,
@@ -289,7 +288,6 @@ def write_success(folder: str, manifest: bytes, write: Write = write_durably) ->
 
 def committed_manifest(folder: str) -> bytes:
     """Returns the bytes of a manifest; ProbelineError unless `_SUCCESS` has its checksum."""
-    check_regular(f"{folder}/{name}" for name in (SUCCESS_NAME, MANIFEST_NAME))
     stamp = read_file(f"{folder}/{SUCCESS_NAME}")
     if stamp is None:
         raise ProbelineError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from beam_pipeline import kernels
 from beam_pipeline.kernels import kernel
 from tests.support.repository import ROOT
 
@@ -54,6 +55,17 @@ def test_processes_that_compile_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as executor:
         list(executor.map(lambda name: run_script(tmp_path, SORT, name), ["NARROW", "WIDE"] * 2))
     run_script(tmp_path, SORT, "NARROW", "WIDE")
+
+
+def test_nowhere_to_keep_what_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def locate(function: object) -> None:
+        raise RuntimeError("no locator available")
+
+    monkeypatch.setattr(kernels, "_Cache", locate)
+    assert (kernel(lambda: 1)(), kernel(lambda: 2)()) == (1, 2)
+    assert capsys.readouterr().err.count("set NUMBA_CACHE_DIR") == 1
 
 
 CALLER = """

@@ -122,7 +122,12 @@ def test_the_wheel_in_an_empty_environment(tmp_path: Path) -> None:
     (home,) = python.parent.parent.glob("lib/python3*/site-packages")
     assert packaged(home) == packaged(ROOT)
     (metadata,) = home.glob("probeline-*.dist-info/METADATA")
-    assert metadata.read_text().endswith((ROOT / "README.md").read_text())
+    described = metadata.read_text()
+    assert (
+        "\nAuthor: Probeline developers\n" in described and "\nProject-URL: Issues, " in described
+    )
+    links = re.findall(r"\]\(([^)]+)\)", described)
+    assert len(links) > 20 and all(link.startswith("https://") for link in links)
     run("generate --output data --num_measurements 20000 --num_probes 50")
     for command, extra in (
         ("rows --input data/*.parquet --output rows", "beam"),

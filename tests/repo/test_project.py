@@ -29,6 +29,10 @@ def steps(workflow: str) -> list[dict[str, Any]]:
     return job["steps"]
 
 
+def setup_py() -> str:
+    return (ROOT / "setup.py").read_text()
+
+
 # --- workflows ------------------------------------------------------------------------------------
 
 
@@ -56,9 +60,14 @@ def test_rights_of_workflows(path: Path) -> None:
 def test_a_release_is_checked_first() -> None:
     runs = [step["run"] for step in steps("release") if "run" in step]
     assert runs[0].startswith('python scripts/release_notes.py "$GITHUB_REF_NAME" >notes.md')
-    assert "pip wheel --no-deps --wheel-dir dist ." in runs[1]
-    assert runs[2].startswith('gh release create "$GITHUB_REF_NAME" dist/*.whl')
-    assert "--notes-file notes.md" in runs[2] and len(runs) == 3
+    server, repository = re.findall(r'^REPOSITORY = "(.+)/(.+/.+)"$', setup_py(), re.MULTILINE)[0]
+    variables = {"GITHUB_SERVER_URL": server, "GITHUB_REPOSITORY": repository}
+    for more, code in (({}, 0), ({"GITHUB_REPOSITORY": "else/where"}, 1)):
+        environment = {**os.environ, **variables, **more}
+        assert subprocess.run(["bash", "-c", runs[1]], cwd=ROOT, env=environment).returncode == code
+    assert runs[2].endswith("python -m build --outdir dist")
+    assert runs[3].startswith('gh release create "$GITHUB_REF_NAME" dist/*')
+    assert "--notes-file notes.md" in runs[3] and len(runs) == 4
 
 
 # --- releases -------------------------------------------------------------------------------------
@@ -103,6 +112,8 @@ def test_a_release_that_does_not_agree(
 
 def test_this_version() -> None:
     """What a release would check, but for the changes that are not released yet."""
+    released = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[2].strip()
+    assert released.startswith(f"{__version__} (") and released.count("\n") <= 41
     names = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert names[0] == "Unreleased"
     versions = [tuple(map(int, name.split()[0].split("."))) for name in names[1:]]

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import runpy
 import shlex
@@ -120,6 +121,31 @@ def test_a_dataset_is_made_and_read_by_subcommands(tmp_path: Path) -> None:
     assert open_dataset(str(tmp_path / "rows")).manifest.counts.measurements == 3000
     assert "keeps every promise" in run("verify", "rows")
     assert "3,000 measurements" in run("inspect", "rows")
+
+
+def test_completion(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of commands, and of the flags of one."""
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    program = tmp_path / "probeline"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m {MODULE} "$@"\n')
+    program.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    for words, expected in (
+        (["ver"], ["verify"]),
+        (["verify", "data", "--max"], ["--max_faults"]),
+        (["rows", "--output", "r"], []),
+    ):
+        typed = f"COMP_WORDS=(probeline {shlex.join(words)}) COMP_CWORD={len(words)}"
+        asked = f'{script}{typed}; _probeline; printf "%s\\n" "${{COMPREPLY[@]}}"'
+        done = subprocess.run(
+            ["bash", "-c", asked], env=environment, capture_output=True, text=True
+        )
+        assert done.stdout.split() == expected, done.stderr
 
 
 # --- exit codes and errors ------------------------------------------------------------------------
