@@ -7,10 +7,10 @@ turns them into tokens.
 import numpy as np
 from numba import njit, uint64
 
-from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.kernels import int64_record, kernel
 from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at, second_at
+from training.tokens.augmentations import draws_steady, relabelled, shown_source, steady_item
 from training.tokens.draws import draw_mode, draw_strided, draw_window, draws_repeats
 from training.tokens.log_rtt import token_code
 from training.tokens.tokenizer import (
@@ -26,10 +26,7 @@ from training.tokens.tokenizer import (
 
 DAMAGED = -1
 MIN_CROP = 64  # holds any measurement whole
-# Salts of the choice of contexts with one order of fields, or with a random source.
-_FIXED_ORDER, _RANDOM_SOURCE = 0x6F72_6465_72, 0x736F_7572_6365
-_RELABELLED = 0x6C61_6265_6C
-_STEADY = 0x7374_6561_6479
+_FIXED_ORDER = 0x6F72_6465_72  # salt of the choice of contexts with one order of fields
 # How a context was drawn; the last three are `Scratch.window`.
 CONTEXT_FACTS = int64_record(
     *("num_tokens", "mode", "num_measurements", "num_timed", "first", "window", "has_repeats")
@@ -43,67 +40,12 @@ def has_fixed_order(key, share):
 
 
 @njit
-def shown_source(key, src, share):
-    """Returns the source shown in the context with this key: `src`, or a random address."""
-    if share == 0.0 or uniform(combine(key, _RANDOM_SOURCE)) >= share:
-        return src
-    hi, lo = combine(combine(key, _RANDOM_SOURCE), 1), combine(combine(key, _RANDOM_SOURCE), 2)
-    num_bytes = uint64(16 if src[2] else 4)
-    kept = (combine(combine(key, _RANDOM_SOURCE), 3) >> uint64(32)) * num_bytes >> uint64(32)
-    hi_mask, lo_mask = _random_bits(uint64(16) - num_bytes + kept)
-    return src[0] ^ hi & hi_mask, src[1] ^ lo & lo_mask, src[2]
-
-
-@njit
-def _random_bits(kept):
-    """Returns the masks of all but the first `kept` of an address's 16 bytes."""
-    ones = uint64(0xFFFF_FFFF_FFFF_FFFF)
-    if kept >= uint64(8):
-        return uint64(0), ones >> uint64(8) * (kept - uint64(8))
-    return ones >> uint64(8) * kept, ones
-
-
-@njit
-def relabelled(key, address):
-    """Returns an address under the random map of this key, which keeps common prefixes of bytes."""
-    hi, lo, is_ipv6 = address
-    state = combine(key, _RELABELLED)
-    if is_ipv6:
-        hi, state = _relabel_word(hi, state, 56)
-        lo, state = _relabel_word(lo, state, 56)
-    else:
-        lo, state = _relabel_word(lo, state, 24)
-    return hi, lo, is_ipv6
-
-
-@njit
-def _relabel_word(word, state, first_shift):
-    result = word
-    for shift in range(first_shift, -1, -8):
-        byte = (word >> uint64(shift)) & uint64(0xFF)
-        result ^= (state & uint64(0xFF)) << uint64(shift)
-        state = combine(state, byte)
-    return result, state
-
-
-@njit
 def field_order(key, place, is_timed):
     """Returns the row of FIELD_ORDERS for one measurement of the context with this key."""
     word = combine(key, place) >> uint64(32)
     if is_timed:
         return NUM_ORDERS + np.int64((word * uint64(NUM_TIMESTAMPED_ORDERS)) >> uint64(32))
     return np.int64((word * uint64(NUM_ORDERS)) >> uint64(32))
-
-
-@njit
-def _first_to(raw, layout, ranks, items, begin, place):
-    """Returns the first item from items[begin] on with the destination of items[place]."""
-    dst = dst_at(raw, layout, items[place], ranks)
-    for before in range(begin, place):
-        first = dst_at(raw, layout, items[before], ranks)
-        if first[0] == dst[0] and first[1] == dst[1]:
-            return items[before]
-    return items[place]
 
 
 @njit
@@ -121,12 +63,12 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
     items, is_timed, tokens = scratch.items, scratch.is_timed, scratch.tokens
     ranks = scratch.ranks
     is_relabelled = draws_repeats(key, drawing.repeat_share)
-    src = (
-        relabelled(key, src)
-        if is_relabelled
-        else shown_source(key, src, drawing.random_source_share)
-    )
-    is_steady = is_relabelled and uniform(combine(key, _STEADY)) < 0.7
+    src = shown_source(key, src, drawing.random_source_share)
+    if is_relabelled:
+        src = relabelled(key, src)
+    firsts, is_steady = scratch.lists[2], is_relabelled and draws_steady(key)
+    if is_steady:
+        firsts[:] = -1
     is_fixed = has_fixed_order(key, drawing.fixed_order_share)
     for place in range(begin, end):
         item = items[place]
@@ -146,7 +88,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
         else:
             order = field_order(key, place, is_timed[place])
         if is_steady:
-            item = _first_to(raw, layout, ranks, items, begin, place)
+            item = steady_item(raw, layout, ranks, firsts, item)
         code = token_code(rtt_code_at(raw, layout, item), drawing.log_rtt)
         after = write_measurement(tokens, at, src, dst, code, role, value, order)
         if after >= limit:
