@@ -58,6 +58,7 @@ PROGRAMS = {
         tidies_up=True,
     ),
     "report": Program("beam_pipeline.overlap.report.__main__", "write the report of an overlap"),
+    "warm": Program("beam_pipeline.warm", "compile kernels before the first run", tidies_up=True),
     "completion": Program("beam_pipeline.cli.completion", "complete commands with the Tab key"),
 }
 
