@@ -53,7 +53,7 @@ def _run(argv: Sequence[str]) -> None:
     parts = make_parser().parse_args(argv).parts
     for part in parts:
         if part not in PARTS:
-            raise UsageError(f"{part} has no kernels: give {', '.join(PARTS)}, or nothing for all")
+            raise UsageError(f"there is no part {part}: give {', '.join(PARTS)}, or none for all")
     missing = {
         package: part
         for part in parts or PARTS

@@ -1,7 +1,7 @@
 """Writes an HTML page of an overlap job's output.
 
   python -m beam_pipeline.overlap.report overlap
-  python -m beam_pipeline.overlap.report gs://bucket/overlap --html report.html --png matrix.png
+  python -m beam_pipeline.overlap.report gs://bucket/overlap --html overlap.html --png matrix.png
 
 The page is one file that needs no network: evaluation sets by n and coverage, the rows with most
 covered tokens with both texts side by side, what removal would take, hits by training file, and
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser, check_range
 
-DEFAULT_HTML = "report.html"
+DEFAULT_HTML = "overlap.html"
 DEFAULT_INSTANCES = 50
 MAX_INSTANCES = 1_000  # MAX_ROWS of report.json
 
@@ -31,7 +31,7 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser(
         "beam_pipeline.overlap.report",
         "Writes one HTML page of the output of the overlap job.",
-        "overlap --html report.html",
+        "overlap --html overlap.html",
     )
     parser.add_argument("output", help="the job's --output_path, local or gs://")
     parser.add_argument("--html", default=DEFAULT_HTML, help="the page (%(default)s)")
