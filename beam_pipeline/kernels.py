@@ -37,12 +37,23 @@ from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.extending import _Intrinsic
 
+_has_warned = False
+
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compiles a function on its first call; it runs without the interpreter's lock (GIL)."""
     dispatcher = njit(nogil=True)(function)
-    with contextlib.suppress(RuntimeError):  # no folder is writable: each process compiles
+    with contextlib.suppress(RuntimeError):  # neither this folder nor the user's is writable
         dispatcher._cache = _Cache(function)
+        return dispatcher
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        print(
+            "warning: compiled functions cannot be kept, and take a minute per run: set "
+            "NUMBA_CACHE_DIR to a folder that can be written",
+            file=sys.stderr,
+        )
     return dispatcher
 
 

@@ -1,18 +1,16 @@
-"""Evaluates a model beside further baselines: prefixes, Vivaldi, factorisation, nearest probes.
+"""The baselines of benchmarks.arena beyond the three that `training.evaluate` has.
 
-    python -m benchmarks.baselines --checkpoint=runs/first --data=rows
-
-Takes the flags of `training.evaluate`, and writes the same files with more methods:
-
+  moving average        of the earlier RTTs to the destination, each with a weight of 1/8 (as TCP's
+                        SRTT, RFC 6298)
+  random forest         over the past RTTs of the context; needs scikit-learn
   prefix × destination  the median of training probes in the source's /16 (IPv6: /32)
-  Vivaldi               coordinates: training probes and destinations first, then the source
-  factorisation         latent factors, in the same order
+  factorisation         latent factors of training probes and destinations, then of the source
   five nearest          the median of the training probes most similar on the segment's destinations
 
-The last three know only the destinations measured most in the training sample (`Pairs`).
+The last two know only the destinations measured most in the training sample (`Pairs`).
 """
 
-import sys
+import importlib.util
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,17 +18,21 @@ import numpy as np
 
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from beam_pipeline.kernels import kernel
-from training import evaluate
 from training.evaluation.baselines import Sample, grouped_medians, medians_of
-from training.evaluation.examples import Split
+from training.evaluation.examples import Split, draw_examples
+from training.extent import EvaluationExtent
+from training.tokens.kinds import parse
 
 _MAX_CELLS = 1 << 22
 _PREFIX_BITS = 34
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    return evaluate.main(argv, predict)
+class Contexts(NamedTuple):
+    """The contexts of the arena, which a model's own need not be."""
+
+    crop_size: int = 1024
+    fixed_order_share: float = 1.0
+    log_rtt: bool = True
 
 
 def predict(
@@ -49,9 +51,14 @@ def predict(
     )
     pairs = make_pairs(probe, sample.destination, sample.rtt_ms)
     contexts = contexts_of(measurements, pairs.rows_of(destinations), queries)
+    past = past_of(sample, measurements, queries)
+    forest = {}
+    if importlib.util.find_spec("sklearn"):
+        forest["random forest"] = predict_forest(past, sample, train, seed)
     return {
+        "moving average": np.exp(past[:, 0]),
+        **forest,
         "prefix × destination": prefix_ms,
-        "Vivaldi": predict_vivaldi(pairs, contexts, seed),
         "factorisation": predict_factorisation(pairs, contexts, seed),
         "five nearest": predict_nearest(pairs, contexts),
     }
@@ -127,74 +134,73 @@ def log_ms(ms: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(ms, 0.0005))
 
 
-# --- Vivaldi --------------------------------------------------------------------------------------
-#
-# Dabek et al., "Vivaldi: A Decentralized Network Coordinate System", SIGCOMM 2004: two dimensions
-# and a height, adaptive timestep. Training probes and destinations find their places first; then
-# each query's source finds its own by its context. A place is (x, y, height); the distance of two
-# is that of the points plus both heights, in ms.
+# --- past RTTs ------------------------------------------------------------------------------------
 
-_STEP = 0.25  # c_c and c_e of the paper
-_MOVES_OF_NODE = 500  # on average, while all nodes move
-_MAX_MOVES = 1 << 24
-_ROUNDS_OF_SOURCE = 100
-_MIN_HEIGHT_MS = 0.001
-_MIN_MS = 0.001
+_NUM_LAGS = 4
+_NUM_PAST = 4 + _NUM_LAGS  # numbers of a query
+_WEIGHT = 1 / 8
+_NUM_CONTEXTS = 256  # of the training split, for the forest
 
 
-def predict_vivaldi(pairs: Pairs, contexts: Sequence[Context], seed: int) -> np.ndarray:
-    """Returns the distance of source and destination: ms, [queries].
+def past_of(sample: Sample, measurements: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Describes what precedes each query in its segment, in logarithms of ms: [queries, 8].
 
-    NaN where the destination has no place, or no destination of the context has one.
+    The moving average of the RTTs to the destination, the median of the destination in the training
+    sample, the mean of all RTTs of the segment, their mean difference from the medians of their
+    destinations, and the last four RTTs to the destination. NaN for what there is not.
     """
-    destination, probe = np.nonzero(~np.isnan(pairs.ms))
-    rng = np.random.default_rng(seed)
-    num_rows, num_probes = pairs.ms.shape
-    source = num_rows + num_probes  # the last node; its place is that of one query after the other
-    places = rng.normal(size=(source + 1, 3))
-    errors = np.ones(source + 1)
-    places[:, 2] = _MIN_HEIGHT_MS
-    drawn = rng.integers(len(probe), size=min(_MAX_MOVES, _MOVES_OF_NODE * source) // 2)
-    destination, probe = destination[drawn], probe[drawn]
-    _settle(places, errors, num_rows + probe, destination, pairs.ms[destination, probe], True)
-    predicted = np.full(len(contexts), np.nan)
-    for number, (asked, known, known_ms) in enumerate(contexts):
-        if asked >= 0 and len(known):
-            places[source], errors[source] = (0, 0, _MIN_HEIGHT_MS), 1
-            others, ms = (np.tile(values, _ROUNDS_OF_SOURCE) for values in (known, known_ms))
-            _settle(places, errors, np.full(len(others), source), others, ms, False)
-            predicted[number] = _distance(places, source, asked)
-    return predicted
+    medians = log_ms(medians_of(sample.destination, sample.rtt_ms, sample.numbers_of(measurements)))
+    rtt_ms = decode_rtt(measurements["code"]).astype(np.float64)
+    past = np.full((len(queries), _NUM_PAST), np.nan)
+    begins = np.searchsorted(measurements["segment"], measurements["segment"][queries])
+    _fill_past(measurements, rtt_ms, log_ms(rtt_ms), medians, begins, queries, past)
+    past[:, 1] = medians[queries]
+    return past
 
 
 @kernel
-def _distance(places, a, b):
-    flat = np.hypot(places[a, 0] - places[b, 0], places[a, 1] - places[b, 1])
-    return flat + places[a, 2] + places[b, 2]
+def _fill_past(measurements, rtt_ms, logs, medians, begins, queries, past):
+    for i in range(len(queries)):
+        query, average = measurements[queries[i]], np.nan
+        total, count, difference, num_differences = 0.0, 0, 0.0, 0
+        for at in range(begins[i], queries[i]):
+            if rtt_ms[at] < 0:
+                continue
+            total, count = total + logs[at], count + 1
+            if not np.isnan(medians[at]):
+                difference, num_differences = (
+                    difference + logs[at] - medians[at],
+                    num_differences + 1,
+                )
+            before = measurements[at]
+            if before.dst_hi == query.dst_hi and before.dst_lo == query.dst_lo:
+                step = _WEIGHT * (rtt_ms[at] - average)
+                average = rtt_ms[at] if np.isnan(average) else average + step
+                for lag in range(_NUM_PAST - 1, 4, -1):
+                    past[i, lag] = past[i, lag - 1]
+                past[i, 4] = logs[at]
+        if not np.isnan(average):
+            past[i, 0] = np.log(max(average, 0.0005))
+        if count:
+            past[i, 2] = total / count
+        if num_differences:
+            past[i, 3] = difference / num_differences
 
 
-@kernel
-def _settle(places, errors, nodes, others, rtt_ms, both_move):
-    """Moves nodes, and the other ends of their RTTs if `both_move`, RTT by RTT."""
-    for i in range(len(nodes)):
-        _move(places, errors, nodes[i], others[i], rtt_ms[i])
-        if both_move:
-            _move(places, errors, others[i], nodes[i], rtt_ms[i])
+def predict_forest(past: np.ndarray, sample: Sample, train: Split, seed: int) -> np.ndarray:
+    """Returns the RTTs that a random forest predicts from `past_of`: ms, [queries].
 
+    It learns the logarithms of RTTs in contexts of the training split.
+    """
+    from sklearn.ensemble import RandomForestRegressor
 
-@kernel
-def _move(places, errors, node, other, rtt_ms):
-    """Moves a node along the spring to another one: algorithm 2 of the paper."""
-    rtt = max(rtt_ms, _MIN_MS)
-    distance = _distance(places, node, other)
-    weight = errors[node] / (errors[node] + errors[other])
-    error = abs(distance - rtt) / rtt
-    errors[node] = max(1e-6, error * _STEP * weight + errors[node] * (1 - _STEP * weight))
-    force = _STEP * weight * (rtt - distance) / distance  # heights keep the distance above 0
-    places[node, 0] += force * (places[node, 0] - places[other, 0])
-    places[node, 1] += force * (places[node, 1] - places[other, 1])
-    height = places[node, 2] + force * (places[node, 2] + places[other, 2])
-    places[node, 2] = max(height, _MIN_HEIGHT_MS)
+    extent = EvaluationExtent(num_contexts=_NUM_CONTEXTS, seed=seed)
+    drawn = draw_examples(train, Contexts(), extent)
+    measurements = parse(drawn.targets, drawn.segmentation, True).measurements
+    queries = np.flatnonzero(measurements["is_query"])
+    truth = log_ms(decode_rtt(measurements["code"][queries]).astype(np.float64))
+    forest = RandomForestRegressor(min_samples_leaf=5, random_state=seed)
+    return np.exp(forest.fit(past_of(sample, measurements, queries), truth).predict(past))
 
 
 # --- factorisation --------------------------------------------------------------------------------
@@ -279,7 +285,3 @@ def _predicted(ms: np.ndarray, logs: np.ndarray, context: Context) -> float:
         return np.nan
     nearest = candidates[np.argsort(distance[candidates], kind="stable")[:_NUM_NEAREST]]
     return float(np.median(ms[context.destination, nearest]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

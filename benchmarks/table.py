@@ -3,8 +3,8 @@
     python -m benchmarks.table [--bench=loading] [--document=FILE] [--results=benchmarks/results]
 
 Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document named by
-DOCUMENTS. `headlines`, for the README, has a line or two per bench; `learning` also draws its
-curves; `ablation`, `grouping` and `growing` show all results of the newest day.
+DOCUMENTS. `headlines`, for the README, has a line or two per bench; `grouping` and
+`growing` show all results of the newest day.
 """
 
 import sys
@@ -16,18 +16,16 @@ from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import ProbelineError
 from benchmarks import (
-    ablation,
+    arena,
     engines,
     grouping,
     growing,
     headlines,
-    learning,
     loading_table,
     overlap_hits,
     overlap_table,
     planning,
     recall_table,
-    sampling,
     scale_table,
     sources,
 )
@@ -55,24 +53,18 @@ def _newest_day(
 
 
 _SPEED = Path("docs/overlap_speed.md")
-_LEARNING, _SAMPLING, _LOADING = (
-    Path(f"docs/{name}.md") for name in ("learning", "sampling", "training_speed")
-)
+_LOADING = Path("docs/training_speed.md")
 DOCUMENTS = {
-    "ablation": Document(_LEARNING, _newest_day("ablation", ablation.markdown)),
+    "arena": Document(Path("docs/learning.md"), _newest("arena", arena.markdown)),
     "engines": Document(Path("docs/engines.md"), _newest("engines", engines.markdown)),
     "grouping": Document(Path("docs/pipeline.md"), _newest_day("grouping", grouping.markdown)),
     "growing": Document(Path("docs/growing.md"), _newest_day("growing", growing.markdown)),
     "headlines": Document(Path("README.md"), headlines.markdown),
-    "learning": Document(_LEARNING, _newest("learning", learning.markdown)),
     "loading": Document(_LOADING, _newest("loading", loading_table.markdown)),
     "overlap": Document(_SPEED, _newest("overlap", overlap_table.markdown)),
     "overlap_hits": Document(_SPEED, _newest("overlap_hits", overlap_hits.markdown)),
-    "planetlab": Document(_LEARNING, _newest("planetlab", learning.markdown)),
     "planning": Document(_LOADING, _newest("planning", planning.markdown)),
     "recall": Document(Path("docs/overlap_recall.md"), _newest("recall", recall_table.markdown)),
-    "sampling": Document(_SAMPLING, _newest("sampling", sampling.markdown)),
-    "sampling_planetlab": Document(_SAMPLING, _newest("sampling_planetlab", sampling.markdown)),
     "sources": Document(Path("docs/your_data.md"), _newest("sources", sources.markdown)),
     "scale": Document(Path("docs/dataflow.md"), _newest("scale", scale_table.markdown)),
 }
@@ -95,9 +87,6 @@ def _run(argv: Sequence[str]) -> None:
         path.write_text(md.insert(path.read_text(), args.bench, document.markdown(args.results)))
     except ValueError as error:
         raise ProbelineError(f"{path}: {error}") from error
-    if args.bench == "learning":
-        newest = results_files.newest(args.bench, args.results)
-        learning.draw_curves(newest, path.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

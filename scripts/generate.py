@@ -2,16 +2,16 @@
 
   python -m scripts.generate [--pictures]
 
-Template metadata, the JSON schema of the manifest, the tables of benches in README
-and docs. With --pictures also the curves of docs/learning.md and, if Chromium is installed, the
-screenshots of inspect. A test fails if `generated` differs from what is committed.
+Template metadata, the JSON schema of the manifest, the tables of benches in README and docs. With
+--pictures also the screenshots of inspect, which need Chromium. A test fails if `generated` differs
+from what is committed.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import learning, results, table
+from benchmarks import results, table
 from benchmarks.markdown import insert
 from scripts import manifest_schema, template_metadata
 
@@ -33,11 +33,9 @@ def generated() -> dict[Path, str]:
 
 
 def draw_pictures() -> None:
-    """Draws the curves of training, and takes screenshots where there is a browser."""
+    """Takes screenshots where there is a browser."""
     from scripts import screenshots
 
-    newest = results.newest("learning", results.FOLDER)
-    learning.draw_curves(newest, ROOT / "docs" / "learning.svg")
     if screenshots.main():
         print("docs/inspect*.png are as they were", file=sys.stderr)
 
@@ -45,7 +43,7 @@ def draw_pictures() -> None:
 def main() -> int:
     """Writes what has changed; returns the exit code."""
     parser = argparse.ArgumentParser(description="Writes generated files and tables.")
-    parser.add_argument("--pictures", action="store_true", help="also curves and screenshots")
+    parser.add_argument("--pictures", action="store_true", help="also screenshots")
     args = parser.parse_args()
     for path, text in generated().items():
         if not path.exists() or path.read_text() != text:

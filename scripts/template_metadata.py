@@ -80,7 +80,8 @@ TEMPLATES = {
             "input_path": _READ
             | {
                 "helpText": "Folder, glob or file of training documents on gs://: JSON lines or "
-                "JSON, plain, gzip or Zstandard, or Parquet; several with a comma between."
+                "JSON, plain or compressed as .gz, .zst, .bz2 or .xz, or Parquet; several with a "
+                "comma between."
             },
             "decontaminate_source": {
                 "regexes": ["^([^/=]+=)?gs://[^/]+/.+$"],

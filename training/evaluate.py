@@ -15,7 +15,6 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,14 +23,12 @@ from beam_pipeline.cli.flags import OneLineParser, add_flags
 from training.extent import EvaluationExtent
 
 if TYPE_CHECKING:
-    from training.evaluation.baselines import MoreBaselines
     from training.evaluation.predictions import Predictor
 
 
-def main(argv: Sequence[str] | None = None, more_baselines: MoreBaselines | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    run = partial(_run, more_baselines=more_baselines)
-    return run_command(argv, run, "stopped; nothing was evaluated", failure_code=2)
+    return run_command(argv, _run, "stopped; nothing was evaluated", failure_code=2)
 
 
 def make_parser() -> OneLineParser:
@@ -47,14 +44,15 @@ def make_parser() -> OneLineParser:
     )
     parser.add_argument(
         "--output",
-        help="local folder for evaluation.json and figures (default: evaluation in the "
-        "checkpoint's folder; ./evaluation if that is not local)",
+        help="local folder for evaluation.json and figures (default: evaluation, or "
+        "evaluation-SPLIT of another split than test, in the checkpoint's folder; here if that is "
+        "not local)",
     )
     add_flags(parser, dataclasses.fields(EvaluationExtent))
     return parser
 
 
-def _run(argv: Sequence[str], more_baselines: MoreBaselines | None) -> None:
+def _run(argv: Sequence[str]) -> None:
     args = make_parser().parse_args(argv)
     names = [item.name for item in dataclasses.fields(EvaluationExtent)]
     extent = EvaluationExtent(**{name: getattr(args, name) for name in names})
@@ -69,9 +67,10 @@ def _run(argv: Sequence[str], more_baselines: MoreBaselines | None) -> None:
 
     split, train = open_splits(args.data)
     predictor = _load(args.checkpoint)
-    folder = prepare_folder(args.output or beside, "--output")
+    of_split = "" if split.shards.split == "test" else f"-{split.shards.split}"
+    folder = prepare_folder(args.output or beside + of_split, "--output")
     with progress_bar("evaluate", NUM_PASSES) as advance:
-        evaluation = evaluate(predictor, split, train, extent, advance, more_baselines)
+        evaluation = evaluate(predictor, split, train, extent, advance)
     print_tables(evaluation)
     content = {"checkpoint": args.checkpoint, **evaluation.to_json()}
     names = write_results(

@@ -23,7 +23,6 @@ from msgspec import Meta
 from beam_pipeline.dataset.layout import Duplicates, Encoding, OutputFormat, RecordEncoding
 from beam_pipeline.errors import ProbelineError, program
 from beam_pipeline.storage.files import (
-    check_regular,
     checksum_text,
     crc32c,
     is_local,
@@ -292,7 +291,6 @@ def write_success(folder: str, manifest: bytes, write: Write = write_durably) ->
 
 def committed_manifest(folder: str) -> bytes:
     """Returns the bytes of a manifest; ProbelineError unless `_SUCCESS` has its checksum."""
-    check_regular(f"{folder}/{name}" for name in (SUCCESS_NAME, MANIFEST_NAME))
     stamp = read_file(f"{folder}/{SUCCESS_NAME}")
     if stamp is None and is_local(folder) and not os.path.isdir(folder):
         beside = os.path.dirname(os.path.abspath(folder))

@@ -12,6 +12,7 @@ ArrayRecord reads its shards itself, also on `gs://`.
 import collections
 import contextlib
 import errno
+import glob
 import mmap
 import operator
 import os
@@ -192,9 +193,10 @@ def _refuse_other_names(path: str, folder: str) -> None:
     names = "name the folder of a dataset or of its split, or shards, as rows/train/*.arrayrecord"
     if is_local(path) and os.path.isfile(path) and not path.endswith(_SHARD_SUFFIXES):
         raise UsageError(f"{path} is not a finished dataset but a file: {names}")
-    if any(char in os.path.dirname(path) for char in "*?[") and not exists(
-        f"{folder}/{SUCCESS_NAME}"
-    ):
+    is_of_folders = glob.has_magic(os.path.dirname(path)) or (
+        is_local(path) and glob.has_magic(path) and any(map(os.path.isdir, glob.iglob(path)))
+    )
+    if is_of_folders and not exists(f"{folder}/{SUCCESS_NAME}"):
         raise UsageError(f"{path} has a pattern in the name of a folder: {names}")
 
 

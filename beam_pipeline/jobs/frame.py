@@ -167,8 +167,7 @@ def run(spec: JobSpec, build: Build, beam_options: PipelineOptions) -> bool:
             inputs=spec.inputs,
         ) as job_run,
     ):
-        if portable.has_job_server(beam_options):
-            job_run.end_with_launcher()
+        job_run.end_with_launcher()
         pipeline = new_pipeline(beam_options)
         add_transforms(pipeline, job_run, build)
         if not _run_to_end(pipeline, spec, job_run):

@@ -120,5 +120,5 @@ def _target(split: str, job: Job) -> ShardTarget:
         else partial(ArrayRecordWriter, options=options.array_record_options),
         temp_folder=job.workspace.below(split),
         index=RecordIndex(FileSystems.join(folder, INDEX_NAME), LINE_SCHEMA),
-        guard=job.run.guard,
+        guard=job.run.check,
     )

@@ -18,8 +18,6 @@ from beam_pipeline.simulation.options import NetworkOptions
 type Floats = NDArray[np.float64]
 type Ints = NDArray[np.int64]
 
-MAX_DESTINATIONS = 20  # of one probe
-MIN_DESTINATIONS = 10
 OUTAGE_SHARE = 0.05  # of a probe's days have an outage
 MIN_OUTAGE_HOURS, MAX_OUTAGE_HOURS = 1.0, 8.0
 
@@ -160,7 +158,7 @@ def build_network(options: NetworkOptions) -> Network:
         load_ms=rng.lognormal(0.0, 0.7, options.num_probes),
     )
     anchors = Anchors(anchor_nodes, destinations, rng.exponential(0.3, options.num_anchors))
-    probe, anchor = _choose_destinations(rng, options.num_probes, options.num_anchors)
+    probe, anchor = _choose_destinations(rng, options)
     # The period in which all pairs yield num_measurements at the average interval; for periods
     # under a day or over a year, the interval is adjusted instead.
     days = options.num_measurements * options.interval_seconds / len(probe) / 86_400
@@ -192,20 +190,20 @@ def _weights(rank: Ints, options: NetworkOptions) -> Floats:
     return weight
 
 
-def _choose_destinations(
-    rng: np.random.Generator, num_probes: int, num_anchors: int
-) -> tuple[Ints, Ints]:
-    """Returns (probe, anchor) of every pair: 10 to 20 different anchors per probe, if available.
+def _choose_destinations(rng: np.random.Generator, options: NetworkOptions) -> tuple[Ints, Ints]:
+    """Returns (probe, anchor) of every pair: different anchors per probe, as many as available.
 
     Robert Floyd's sampling without replacement; memory does not depend on the number of anchors.
     """
-    most = min(MAX_DESTINATIONS, num_anchors)
+    num_probes, num_anchors = options.num_probes, options.num_anchors
+    largest = options.max_destinations
+    most = min(largest, num_anchors)
     chosen = np.empty((num_probes, most), np.int64)
     for column, newest in enumerate(range(num_anchors - most, num_anchors)):
         draw = rng.integers(0, newest + 1, num_probes)
         taken = (chosen[:, :column] == draw[:, None]).any(axis=1)
         chosen[:, column] = np.where(taken, newest, draw)
-    num_kept = np.minimum(rng.integers(MIN_DESTINATIONS, MAX_DESTINATIONS + 1, num_probes), most)
+    num_kept = np.minimum(rng.integers((largest + 1) // 2, largest + 1, num_probes), most)
     kept = np.arange(most) < num_kept[:, None]
     # The set is uniform but its order is not: shuffle before keeping the first few.
     return np.repeat(np.arange(num_probes), num_kept), rng.permuted(chosen, axis=1)[kept]

@@ -23,6 +23,9 @@ class NetworkOptions:
     )
     seed: int = flag("The same flags give the same bytes.", 0, (0, None), group="measurements")
     num_anchors: int = flag("Destinations.", 200, (1, 10_000), group="network")
+    max_destinations: int = flag(
+        "Destinations of a probe, at most; at least half as many.", 20, (1, 1000), group="network"
+    )
     ipv6_share: float = flag(
         "Share of the probes that have IPv6 addresses.", 0.1, (0, 1), group="network"
     )

@@ -125,6 +125,7 @@ def read_file(path: str) -> bytes | None:
     """Returns a small file, local or on `gs://`; None if missing, ProbelineError if unreadable."""
     if not is_local(path):
         return gcs.read(path)
+    check_regular([path])  # a pipe would wait for ever
     with _reading_local(path), open(path, "rb") as file:
         return file.read()
     return None
@@ -281,9 +282,14 @@ def atomic_write(
 
     Except on `gs://`, the bytes go to a temporary file, by default beside `path`, else in
     `temp_folder` on the same filesystem. It is deleted after an error, but not after a kill.
-    `durable` flushes a local file to disk before the rename.
+    `durable` flushes a local file to disk before the rename. UsageError if `path` is a folder, a
+    device or a pipe, which root would replace.
     """
     _check_scheme(path, f"cannot write {path}")
+    if is_special_file(path):
+        raise UsageError(
+            f"cannot write {path}: it is a folder, a device or a pipe; give the path of a file"
+        )
     temporary = f"{path}.{uuid.uuid4().int}.tmp"
     if temp_folder is not None:
         temporary = unique_path(temp_folder, os.path.basename(path))
@@ -356,8 +362,9 @@ def delete_files(paths: list[str]) -> None:
 
 
 def open_own(path: str, mode: str) -> BinaryIO:
-    """Opens a local file that Probeline writes in place; UsageError if it is a link."""
+    """Opens a local file that Probeline writes in place; UsageError if it is a link or no file."""
     check_not_linked(path)
+    check_regular([path])
     return cast(BinaryIO, open(path, mode, opener=_open_no_link))
 
 

@@ -6,6 +6,7 @@ Memory is bounded: overlong lines are truncated. Lines end only at b"\\n".
 """
 
 import bz2
+import io
 import lzma
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -80,12 +81,42 @@ def decompressed(stream: BinaryIO) -> BinaryIO:
     if compression == "gzip":
         return cast(BinaryIO, igzip.IGzipFile(fileobj=stream, mode="rb"))
     if compression == "bzip2":
-        return cast(BinaryIO, bz2.BZ2File(stream))
+        return cast(BinaryIO, io.BufferedReader(_Streams(stream, bz2.BZ2Decompressor)))
     if compression == "xz":
-        return cast(BinaryIO, lzma.LZMAFile(stream))
+        return cast(BinaryIO, io.BufferedReader(_Streams(stream, lzma.LZMADecompressor)))
     if compression == "zstd":
         return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"))
     return stream
+
+
+class _Streams(io.RawIOBase):
+    """All streams of a bzip2 or xz file, with zeros between them.
+
+    The readers of the standard library drop, without an error, all that follows a stream and does
+    not begin like one: the rest of the file if a later stream is damaged there.
+    """
+
+    def __init__(self, stream: BinaryIO, decompressor: Callable[[], Any]):
+        self._stream, self._decompressor, self._current = stream, decompressor, decompressor()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            data = b""
+            if self._current.eof:
+                data = self._current.unused_data.lstrip(b"\0")
+                while not data and (block := self._stream.read(BLOCK_BYTES)):
+                    data = block.lstrip(b"\0")
+                if not data:
+                    return 0
+                self._current = self._decompressor()
+            elif self._current.needs_input and not (data := self._stream.read(BLOCK_BYTES)):
+                raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            if data := self._current.decompress(data, len(buffer)):
+                buffer[: len(data)] = data
+                return len(data)
 
 
 def read_blocks(

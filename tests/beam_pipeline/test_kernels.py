@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from beam_pipeline import kernels
 from beam_pipeline.kernels import kernel
 from tests.support.repository import ROOT
 
@@ -79,12 +80,21 @@ def test_kernels_are_kept_in_the_users_cache_and_announced(tmp_path: Path) -> No
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "kernel_module.py"}
     (index,) = tmp_path.glob("cache/probeline/kernels/*/*.nbi")
     assert index.name.startswith("kernel_module.add-")
-    (
-        tmp_path / "file"
-    ).touch()  # no folder can be made: it compiles in memory, or beside the module
+    (tmp_path / "file").touch()  # no folder can be made there: it is kept elsewhere, or nowhere
     environment["XDG_CACHE_HOME"] = str(tmp_path / "file")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "2\n" and done.stderr == shown[0]
+
+
+def test_nowhere_to_keep_what_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def locate(function: object) -> None:
+        raise RuntimeError("no locator available")
+
+    monkeypatch.setattr(kernels, "_Cache", locate)
+    assert (kernel(lambda: 1)(), kernel(lambda: 2)()) == (1, 2)
+    assert capsys.readouterr().err.count("set NUMBA_CACHE_DIR") == 1
 
 
 CALLER = """

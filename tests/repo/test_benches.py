@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from beam_pipeline.dataset import row_codec
-from benchmarks import ROOT, ablation, estimate, learning, planetlab, results, runner, table
+from beam_pipeline.dataset.layout import split_of
+from beam_pipeline.probe_rows.options import Options
+from benchmarks import ROOT, arena, estimate, networks, results, runner, table
 from benchmarks.peers import common
 from benchmarks.results import Results, Run
-from tests.support.warm_python import TRAINING, warm_python
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"  # takes 0.4 s of CPU
 LESS_TRAINING = ("network_curriculum=128x2,512x2", "steps=6", "checkpoint_period=2")
@@ -61,39 +62,38 @@ def test_a_bench_runs(name: str, tmp_path: Path) -> None:
     check_results(name, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bench", "flags"), [(learning, []), (ablation, ["--variants", "no repeats"])]
-)
-def test_a_bench_of_training_runs(
-    bench, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = ("--num_measurements=30000", "--num_probes=200", "--num_anchors=50", "--seed=1")
-    less = ("--num_contexts=8", "--num_rtt=50", "--num_train_contexts=8", "--num_train_rows=50")
-    monkeypatch.setattr(learning, "NETWORK", network)
-    monkeypatch.setattr(learning, "EXTENT", less)
-    warm = [*warm_python(*TRAINING), "-m"]  # test_the_bench_of_sampling starts a real Python
-    monkeypatch.setattr(learning, "module_command", lambda module: [*warm, module])
-    (tmp_path / "work").mkdir()
-    folders = [f"--data_dir={tmp_path}/work", f"--results={tmp_path}/results"]
-    assert bench.main([*folders, "--seeds", "3", *flags, "--recipe", *LESS_TRAINING]) == 0
-    (run,) = check_results(bench.__name__.rpartition(".")[2], tmp_path).runs
-    assert 2 < run.figures["bits"] < 12
-
-
-@pytest.mark.slow
-def test_the_bench_of_sampling_runs_on_planetlab(tmp_path: Path) -> None:
+def test_the_networks_are_made(tmp_path: Path) -> None:
+    pings = networks.Pings(np.arange(4000.0), np.full(4000, 50.0), np.arange(4000) % 10, 10)
+    noisy, rerouted = (networks.NETWORKS[name].changed for name in ("small", "reroute"))
+    assert noisy and rerouted
+    of_pair = noisy(pings).reshape(-1, 10)
+    assert 0.4 < np.log(of_pair).std(axis=0).min() < 0.6 and of_pair.min() >= 10
+    before, after = np.split(rerouted(pings).reshape(-1, 10), 2)
+    assert (before == 50).all() and (after == after[0]).all() and 2 < (after[0] != 50).sum() < 8
     rng = np.random.default_rng(1)
     for number in (1, 2):
-        matrix = rng.uniform(1, 300, size=(300, 300))
+        matrix = rng.uniform(1, 300, size=(60, 60))
         np.savetxt(tmp_path / f"PlanetLabData_{number}", matrix, fmt="%g", delimiter="\t")
-    measured = tmp_path / "planetlab.parquet"
-    assert planetlab.main([str(tmp_path), str(measured)]) == 0
-    flags = [f"--planetlab={measured}", f"--data_dir={tmp_path}/work", "--seeds", "3"]
-    flags += [f"--results={tmp_path}/results", "--variants", "strides", "--recipe", *LESS_TRAINING]
-    done = run_module("sampling", *flags)
-    assert done.returncode == 0, done.stdout + done.stderr
-    check_results("sampling_planetlab", tmp_path)
+    table = networks.read_planetlab(tmp_path)
+    sources, pinged = (set(table[name].to_pylist()) for name in ("src_addr", "dst_addr"))
+    held_out = {node for node in sources if split_of(node, Options.train_ratio, Options.split_seed)}
+    assert len(sources) == 60 and held_out and pinged == sources - held_out
+    row = table.to_pylist()[0]
+    assert (row["src_addr"], row["ip_version"]) == ("10.1.0.0", 4) and row["rtt"] > 0
+
+
+@pytest.mark.slow
+def test_the_arena_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ("--num_measurements=30000", "--num_probes=200", "--num_anchors=50")
+    monkeypatch.setitem(networks.NETWORKS, "small", networks.NETWORKS["small"]._replace(flags=few))
+    less = {"num_contexts": 8, "num_rtt": 50, "num_train_contexts": 8, "num_train_rows": 50}
+    monkeypatch.setattr(arena, "EXTENT", less)
+    folders = ["--networks=small", f"--data_dir={tmp_path}", f"--results={tmp_path}/results"]
+    flags = ["--seeds=3", "--ablate", "learning_rate=0", "--recipe", *LESS_TRAINING]
+    assert arena.main([*folders, *flags]) == 0
+    simple, trained, changed = check_results("arena", tmp_path).runs
+    assert simple.details["errors"] == trained.details["errors"] and simple.figures.keys() < {"all"}
+    assert 2 < trained.figures["bits"] < changed.figures["bits"] < 12
 
 
 def test_a_failed_run_is_kept(tmp_path: Path) -> None:

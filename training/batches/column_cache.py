@@ -39,6 +39,7 @@ from beam_pipeline.storage.files import (
     is_local,
     locked,
     open_own,
+    read_file,
     size_and_checksum,
     write_file,
 )
@@ -165,7 +166,7 @@ class CacheFeed(LaneFeed):
         """Returns the unusable rows of a cached shard with reasons; None if it is not cached."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             own = self._reader.rows.of_shard(shard)
-            found = orjson.loads(self._note(shard).read_bytes())["bad_rows"]
+            found = orjson.loads(read_file(str(self._note(shard))) or b"")["bad_rows"]
             return [(range(own.start, own.stop)[at], str(why)) for at, why in found]
         return None
 

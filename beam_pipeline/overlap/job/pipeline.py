@@ -31,6 +31,7 @@ from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, 
 from beam_pipeline.overlap.results.boilerplate import check_ngrams
 from beam_pipeline.overlap.results.details import DetailsOptions
 from beam_pipeline.overlap.results.outputs import OutputOptions, group_of
+from beam_pipeline.storage.files import check_regular
 from beam_pipeline.storage.matching import FileVersion, match
 
 
@@ -55,6 +56,7 @@ def find_inputs(config: DeconConfig) -> Inputs:
     for path in config.drop_paths:
         if not (found := match(path)):
             raise UsageError(f"--drop_ngrams={path} is no file: check the path")
+        check_regular(file.path for file in found)
         for file in found:
             check_ngrams(file)
         dropped += found

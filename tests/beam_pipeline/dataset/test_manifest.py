@@ -284,6 +284,7 @@ def test_pipe_or_device_as_metadata_file(folder: Path, name: str, make: Callable
     [
         ("{}/r*s/train/*.arrayrecord", "has a pattern in the name of a folder"),
         ("{}/r*s/train", "has a pattern in the name of a folder"),
+        ("{}/r*s", "has a pattern in the name of a folder"),
         ("{}/rows/train/rows.parquet", "is not a finished dataset but a file"),
         ("{}/rows/manifest.json", "is not a finished dataset but a file"),
         ("file://{}/rows", "give a local path without file://"),

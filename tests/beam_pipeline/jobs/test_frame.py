@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from apache_beam import Pipeline
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.jobs import output_folder
-from beam_pipeline.jobs.frame import Commit, check_read, commit, start_time
+from beam_pipeline.jobs import frame, output_folder
+from beam_pipeline.jobs.frame import Commit, JobSpec, check_read, commit, start_time
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.jobs.output_lease import LostOutputError
 from tests.support.engines import Gcs
@@ -69,6 +71,19 @@ def test_no_commit_after_the_launcher_has_ended(tmp_path: Path) -> None:
     with pytest.raises(LostOutputError, match="the launcher has ended"):
         commit(b"", run, Commit("Commit", write), run)
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_workers_of_every_run_end_with_the_launcher(tmp_path: Path) -> None:
+    spec = JobSpec(output=str(tmp_path), files=FILES, inputs=[], num_units=1)
+
+    def build(pipeline: Pipeline, run: JobRun) -> Commit:
+        run.check()
+        run.tidy_up()  # as when the launcher ends
+        run.check()
+        raise AssertionError
+
+    with pytest.raises(LostOutputError, match="the launcher has ended"):
+        frame.run(spec, build, PipelineOptions([]))
 
 
 # --- start time ---------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 import bz2
 import io
 import itertools
+import lzma
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.storage.bzip2 import _find_marks, read_lines_of_span
-from beam_pipeline.storage.lines import DAMAGE
+from beam_pipeline.storage.lines import DAMAGE, decompressed, read_blocks
 from tests.support.properties import num_examples
 
 # Blocks of 100 kB; hexadecimal digits take half of that.
@@ -129,3 +131,19 @@ def test_mark_by_chance(mark: bytes) -> None:
 
         patch.setattr("beam_pipeline.storage.bzip2._find_marks", with_chance)
         assert read(data, (0, len(data))) == (RANDOM[:50_000], [])
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, lzma.compress])
+def test_no_stream_of_a_whole_file_is_lost(compress: Callable[[bytes], bytes]) -> None:
+    """The standard library drops a stream that does not begin like one, or after zeros."""
+    first, second = compress(b"one\n"), compress(b"two\n")
+    for between in (b"", bytes(8)):
+        assert (
+            b"".join(read_blocks(decompressed(io.BytesIO(first + between + second))))
+            == b"one\ntwo\n"
+        )
+    for rest in (b"", bytes(9)):
+        assert list(read_blocks(decompressed(io.BytesIO(first + rest)))) == [b"one\n"]
+    for rest in (b"?" + second[1:], second[:9]):
+        with pytest.raises(DAMAGE):
+            list(read_blocks(decompressed(io.BytesIO(first + rest))))

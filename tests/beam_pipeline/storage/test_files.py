@@ -19,7 +19,14 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError, Transp
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.storage import gcs as google_storage
-from beam_pipeline.storage.files import checksum_text, crc32c, file_infos, read_file, remove_folder
+from beam_pipeline.storage.files import (
+    checksum_text,
+    crc32c,
+    file_infos,
+    read_file,
+    remove_folder,
+    write_file,
+)
 from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 from tests.conftest import Gcs
 from tests.support.probe_rows_on_disk import write_records
@@ -164,9 +171,9 @@ def test_unsupported_paths(call, tmp_path, monkeypatch):
         assert refusal_of(partial(read_file, path)) == (
             f"cannot read {path}: it is not gs://bucket/name; give both"
         )
-    assert refusal_of(lambda: read_file(str(tmp_path))).endswith(
-        "Is a directory; check the path and its permissions"
-    )
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):  # a pipe would wait for ever
+        assert "is not a regular file" in refusal_of(partial(read_file, str(path)))
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     assert 'install it with pip install "probeline[gcp]"' in refusal_of(lambda: read_file(PATH))
 
@@ -332,3 +339,15 @@ def test_remove_folder_removes_nothing_around_a_mount(tmp_path: Path, at: str, m
     with pytest.raises(UsageError, match=r"is a mount point.*: move it$"):
         remove_folder(str(folder))
     assert (folder / "inside/file").exists()
+
+
+def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
+    """Root may replace devices: /dev/stdout, /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/null")
+    (tmp_path / "folder").mkdir()
+    before = sorted((path.name, path.lstat()) for path in tmp_path.iterdir())
+    for name, _ in before:
+        refused = refusal_of(partial(write_file, f"{tmp_path}/{name}", b""))
+        assert "give the path of a file" in refused
+    assert sorted((path.name, path.lstat()) for path in tmp_path.iterdir()) == before

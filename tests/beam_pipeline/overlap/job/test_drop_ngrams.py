@@ -74,3 +74,6 @@ def test_a_run_with_other_ngrams_is_another(tmp_path: Path, capsys: pytest.Captu
     path.unlink()
     assert main([*flags, "--overwrite"]) == 2
     assert f"--drop_ngrams={path} is no file" in capsys.readouterr().err
+    path.mkdir()
+    assert main([*flags, "--overwrite"]) == 2
+    assert f"{path} is not a regular file" in capsys.readouterr().err
