@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedD
         "create_probe_training_pipeline",
         "maxtext.predictor": "load_predictor",
         "row_source": "BadRowError ProbeDataSource ProbeRowDataSource",
-        "rtt_prediction": "RttDistribution predict_rtt",
+        "rtt_prediction": "RttDistribution predict_rtt predict_rtts",
         "sampler": "Context ProbeRowSampler ProbeWindowSampler sample_federated_batch",
         "testing": "assert_resumes_exactly",
         "tokenizer": "Measurement decode encode encode_measurement",

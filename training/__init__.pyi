@@ -12,6 +12,7 @@ from training.row_source import ProbeDataSource as ProbeDataSource
 from training.row_source import ProbeRowDataSource as ProbeRowDataSource
 from training.rtt_prediction import RttDistribution as RttDistribution
 from training.rtt_prediction import predict_rtt as predict_rtt
+from training.rtt_prediction import predict_rtts as predict_rtts
 from training.sampler import Context as Context
 from training.sampler import ProbeRowSampler as ProbeRowSampler
 from training.sampler import ProbeWindowSampler as ProbeWindowSampler

@@ -44,8 +44,9 @@ def make_parser() -> OneLineParser:
     )
     parser.add_argument(
         "--output",
-        help="local folder for evaluation.json and figures (default: evaluation in the "
-        "checkpoint's folder; ./evaluation if that is not local)",
+        help="local folder for evaluation.json and figures (default: evaluation, or "
+        "evaluation-SPLIT of another split than test, in the checkpoint's folder; here if that is "
+        "not local)",
     )
     add_flags(parser, dataclasses.fields(EvaluationExtent))
     return parser
@@ -66,7 +67,8 @@ def _run(argv: Sequence[str]) -> None:
 
     split, train = open_splits(args.data)
     predictor = _load(args.checkpoint)
-    folder = prepare_folder(args.output or beside, "--output")
+    of_split = "" if split.shards.split == "test" else f"-{split.shards.split}"
+    folder = prepare_folder(args.output or beside + of_split, "--output")
     with progress_bar("evaluate", NUM_PASSES) as advance:
         evaluation = evaluate(predictor, split, train, extent, advance)
     print_tables(evaluation)

@@ -76,9 +76,10 @@ def desk(tmp_path: Path, compact_dataset: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_examples_run(name: str, desk: Path) -> None:
+def test_the_examples_run(name: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = examples(exported(name))
     assert found, f"{name} has no example"
+    monkeypatch.setitem(vars(training), "load_predictor", lambda _: Uniform())
     for example in found:
         names: dict[str, Any] = {each.partition(".")[2]: exported(each) for each in NAMES}
         names |= {"beam": beam, "predictor": Uniform(), "load_predictor": lambda _: Uniform()}

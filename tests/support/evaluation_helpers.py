@@ -123,9 +123,9 @@ class Network(Uniform):
         self._outer = rng.normal(size=(6, VOCABULARY_SIZE))
 
     def log_p(self, inputs, positions, segmentation):
-        sees = np.tri(inputs.shape[1], dtype=bool) & (
-            segmentation[:, :, np.newaxis] == segmentation[:, np.newaxis]
-        )
+        asks, seen = segmentation[:, :, np.newaxis], segmentation[:, np.newaxis]
+        sees = (asks == seen) | (asks < 0) & (seen == 1)  # a branch sees segment 1
+        sees &= np.tri(inputs.shape[1], dtype=bool)
         age = positions[:, :, np.newaxis] - positions[:, np.newaxis]
         hidden = np.where(sees, np.exp(-0.02 * age), 0.0) @ self._inner[inputs]
         logits = hidden @ self._outer + 3 * np.sin(positions[..., np.newaxis] / 9)

@@ -133,6 +133,11 @@ def test_default_output(
     assert main([f"--data={stored.folder}", f"--checkpoint={checkpoint}", *brief]) == 0
     folder = tmp_path / ("evaluation" if place == "gs" else "run/evaluation")
     assert {path.name for path in folder.iterdir()} == {*PICTURES, "evaluation.json"}
+    if place == "local":
+        before = (folder / "evaluation.json").read_bytes()
+        assert main([f"--data={stored.folder}/train", f"--checkpoint={checkpoint}", *brief]) == 0
+        assert (folder / "evaluation.json").read_bytes() == before
+        assert (tmp_path / "run/evaluation-train/evaluation.json").exists()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.evaluation_helpers import Network, Uniform
-from training.rtt_prediction import RttDistribution, predict_rtt
+from training.rtt_prediction import RttDistribution, predict_rtt, predict_rtts
 from training.tokens.log_rtt import token_codes
 from training.tokens.tokenizer import (
     FAILED,
@@ -61,8 +61,9 @@ class Certain(Uniform):
         for line, at in np.argwhere(inputs == RTT_START):
             log_p[line, at - 1, RTT_START] = 0
             log_p[line, at, FIRST_BYTE + (self.code >> 8)] = 0
-            is_true = inputs[line, at + 1] == FIRST_BYTE + (self.code >> 8)
-            log_p[line, at + 1, FIRST_BYTE + (self.code & 255 if is_true else 0)] = 0
+        is_true = inputs == FIRST_BYTE + (self.code >> 8)
+        log_p[(segmentation < 0) & is_true, FIRST_BYTE + (self.code & 255)] = 0
+        log_p[(segmentation < 0) & ~is_true, FIRST_BYTE] = 0
         return log_p
 
 
@@ -74,7 +75,7 @@ def predict(predictor: Uniform, n: int = 4, event_time: datetime | None = NEXT) 
 def test_every_probability_is_that_of_the_chain(event_time: datetime | None) -> None:
     model = Listening(CROP)
     found = predict(model, event_time=event_time)
-    tokens = model.told[:-1].tolist()
+    tokens = model.told.tolist()
     assert tokens[-1] == RTT_START
 
     def log_p_after(tokens: list[int]) -> np.ndarray:
@@ -121,8 +122,8 @@ def test_a_model_that_is_certain(rtt_ms: float, log_rtt: bool) -> None:
 def test_what_the_model_is_told(log_rtt: bool) -> None:
     model = Listening(CROP, log_rtt)
     found = predict(model, n=100)
-    told = decode(model.told[:-2], log_rtt)
-    assert len(model.told) <= CROP and len(told) == found.num_history + 1
+    told = decode(model.told[:-1], log_rtt)
+    assert len(model.told) < CROP and len(told) == found.num_history + 1
     expected = history(100).to_pylist()[-found.num_history :]
     for known, said in zip(expected, told[:-1], strict=True):
         assert (said.src_addr, said.dst_addr, said.is_whole) == (SOURCE, known["dst_addr"], True)
@@ -132,19 +133,72 @@ def test_what_the_model_is_told(log_rtt: bool) -> None:
     assert told[-1].event_time == NEXT.replace(tzinfo=UTC).timestamp()
     # One more measurement would not have fitted in.
     (starts,) = np.nonzero(model.told == MEASUREMENT_START)
-    assert len(model.told) + 47 > CROP and len(starts) == len(told)
+    assert len(model.told) + 48 > CROP and len(starts) == len(told)
 
     zoned = NEXT.replace(tzinfo=UTC).astimezone(timezone(timedelta(hours=9)))
     assert (predict(model, n=100, event_time=zoned).p == found.p).all()
     untimed = predict(model, n=100, event_time=None)
     assert untimed.num_history > found.num_history
-    assert {measurement.event_time for measurement in decode(model.told[:-2])} == {None}
+    assert {measurement.event_time for measurement in decode(model.told[:-1])} == {None}
     assert predict(model, n=0).num_history == 0
     # Where the ping fills the crop to the last token.
     assert {predict(Uniform(crop), n=9).num_history for crop in range(40, 100)} == {0, 1, 2, 3, 4}
 
 
+def test_any_table_is_a_history() -> None:
+    """Other types, a table in pieces, pandas, without ip_version and out of order."""
+    model = Network(CROP)
+    expected = predict(model)
+    columns = history(4).to_pydict()
+    near = pa.table(
+        {
+            "dst_addr": pa.array(columns["dst_addr"]).dictionary_encode(),
+            "rtt": pa.array(columns["rtt"], pa.float64()),
+            "event_time": pa.array(columns["event_time"], pa.timestamp("ns"))
+            .cast(pa.timestamp("ns", "UTC"))
+            .cast(pa.timestamp("ns", "Asia/Tokyo")),
+        }
+    ).take([2, 0, 3, 1])
+    for form in (near, near.to_pandas(), pa.concat_tables([near[:1], near[1:]])):
+        assert (predict_rtt(model, SOURCE, form, DESTINATION, NEXT).p == expected.p).all()
+
+
+def test_many_pings_at_a_time() -> None:
+    model = Network(CROP)
+    pings = [(SOURCE, history(n), f"198.51.100.{n}", NEXT) for n in range(11)]
+    shapes = len(model.shapes)
+    for ping, found in zip(pings, predict_rtts(model, pings), strict=True):
+        np.testing.assert_allclose(found.p, predict_rtt(model, *ping).p, rtol=1e-5)
+    assert len(model.shapes) == shapes + 2  # of one ping, and of several
+    assert predict_rtts(model, []) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("rtt", [1.0, None], "1 empty rtt"),
+        ("rtt", [1.0, float("nan")], "rtt 1 is nan: a failed ping has -1"),
+        ("rtt", ["a", "b"], "rtt is string, not float"),
+        ("event_time", [1, 2], "numbers have no unit"),
+        ("dst_addr", None, "has no dst_addr"),
+    ],
+)
+def test_no_history(column: str, values: list | None, words: str) -> None:
+    table = pa.table(history(2).to_pydict()).drop_columns(column)
+    if values:
+        table = table.append_column(column, pa.array(values))
+    with pytest.raises(UsageError, match=words):
+        predict_rtt(Uniform(CROP), SOURCE, table, DESTINATION)
+
+
 def test_errors() -> None:
+    for wrong in (-0.1, 1.1, float("nan")):
+        with pytest.raises(UsageError, match="between 0 and 1"):
+            predict(Uniform(CROP)).quantile_ms(wrong)
+    with pytest.raises(UsageError, match="a list: it must be a RecordBatch, Table or DataFrame"):
+        predict_rtt(Uniform(CROP), SOURCE, [1.0], DESTINATION)
+    with pytest.raises(UsageError, match="not a datetime"):
+        predict(Uniform(CROP), event_time="now")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="not an IP address"):
         predict_rtt(Uniform(CROP), SOURCE, history(2), "nowhere", NEXT)
     with pytest.raises(UsageError, match="crops of 16 tokens"):

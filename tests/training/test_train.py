@@ -100,6 +100,17 @@ def test_the_parameters_change(whole: TrainingRun):
         values = predictor(batch.astype(np.int32), positions, np.ones_like(positions))
         np.testing.assert_allclose(np.exp(values).sum(axis=-1), 1, atol=1e-4)
         predictions.append(values)
+    # Branches of the first half of a context, of one token each, against contexts of their own.
+    half = CROP // 2
+    tokens = np.tile(batch[0].astype(np.int32), (3, 1))
+    tokens[:, half] = (20, 30, 40)
+    segmentation = np.where(np.arange(CROP) <= half, 1, 0).astype(np.int32) + 0 * tokens
+    expected = predictor(tokens, positions[:3], segmentation)[:, half]
+    branched = np.concatenate([tokens[:1], tokens[:, half][None]], axis=1)
+    numbers = np.concatenate([segmentation[:1], [[-1, -2, -3]]], axis=1, dtype=np.int32)
+    numbers[0, half] = 0
+    places = np.concatenate([positions[:1], np.full((1, 3), half, np.int32)], axis=1)
+    np.testing.assert_allclose(predictor(branched, places, numbers)[0, CROP:], expected, atol=1e-4)
     assert np.abs(predictions[1] - predictions[0]).max() > 0.01
 
 

@@ -36,7 +36,11 @@ class Predictor(TrainedContexts, Protocol):
     def __call__(
         self, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
     ) -> np.ndarray:
-        """Returns log-probabilities (base e), float32 [batch, crop, 267]."""
+        """Returns log-probabilities (base e), float32 [batch, crop, 267].
+
+        A token with a negative number of a segment is a branch of segment 1, which precedes it: it
+        sees that segment and the tokens of its own number. `training.rtt_prediction` needs them.
+        """
         ...
 
 
@@ -116,7 +120,7 @@ def ask(
             f"the model predicts an array {list(log_p.shape)}; measurements need "
             f"{list(expected)}: the model was trained on different tokens"
         )
-    if np.isnan(log_p[segmentation > 0]).any():
+    if np.isnan(log_p[segmentation != 0]).any():
         raise ProbelineError(
             "the model predicts probabilities that are not numbers (nan): its training "
             "diverged; use an earlier checkpoint"

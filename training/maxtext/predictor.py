@@ -9,11 +9,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from flax import nnx
+from maxtext.layers.attention_op import DEFAULT_MASK_VALUE, AttentionOp
 from maxtext.utils import model_creation_utils
 
 from beam_pipeline.errors import UsageError
@@ -82,12 +85,13 @@ def load_predictor(checkpoint: str) -> Predictor:
 
     @jax.jit
     def forward(state, inputs, positions, segmentation):
-        logits = nnx.merge(graph, state)(
-            decoder_input_tokens=inputs,
-            decoder_positions=positions,
-            decoder_segment_ids=segmentation,
-            enable_dropout=False,
-        )
+        with mock.patch.object(AttentionOp, "generate_attention_mask", _attention_mask):
+            logits = nnx.merge(graph, state)(
+                decoder_input_tokens=inputs,
+                decoder_positions=positions,
+                decoder_segment_ids=segmentation,
+                enable_dropout=False,
+            )
         logits = logits[..., :VOCABULARY_SIZE].astype(np.float32)
         return jax.nn.log_softmax(logits, axis=-1)
 
@@ -100,3 +104,15 @@ def load_predictor(checkpoint: str) -> Predictor:
         description=f"{run_folder.name}, {num_parameters / 1e6:.2f} M parameters",
         _forward=functools.partial(forward, state),
     )
+
+
+def _attention_mask(self, query, key, decoder_segment_ids, *args, **kwargs):
+    """Replaces MaxText's causal mask of segments by one that knows branches, with negative ids.
+
+    A branch sees itself and what precedes it of segment 1: `predictions.Predictor`.
+    """
+    ids = decoder_segment_ids
+    asks, sees = ids[:, :, None], ids[:, None, :]
+    mask = (asks == sees) | ((asks < 0) & (sees == 1))
+    mask &= jnp.tri(ids.shape[1], dtype=bool)
+    return jnp.where(mask, 0.0, DEFAULT_MASK_VALUE)[:, None, None]
