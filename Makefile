@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-repo engines test-slow test-rest gcs-emulator chromium quality format generate bench docs notebook notebook-run lock release-check clean
+.PHONY: setup demo test test-repo engines test-slow test-rest hostile gcs-emulator chromium quality format generate bench docs notebook notebook-run lock release-check clean
 
 # .venv has the extras of setup.py that a target needs, in the versions of requirements.txt.
 EXTRAS_demo := beam,maxtext,report
@@ -52,6 +52,11 @@ test-slow: setup
 # All that make test leaves out, in one session: engines, browsers and environments start once.
 test-rest: setup
 	CI=true $(PYTEST) -m "slow or property or repo or browser or flink or spark or prism" --hypothesis-profile=$(PROFILE) tests
+
+# Hostile uses of every program (tests/hostile), as root on Linux: NUMBER=50 runs some of each kind.
+NUMBER ?= 1000000
+hostile: setup
+	$(BIN)/python -m tests.hostile.campaign --number $(NUMBER) --results tests/hostile/results.json
 
 # Builds the emulator of gs:// that the quick suite needs, so that Go's 100 CPU-seconds are not in its
 # budget. Without this, the first test that needs it does.

@@ -3,9 +3,22 @@
 import errno
 import os
 import re
-from collections.abc import Generator
+import sys
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
+
+# The extra of setup.py that installs each optional package.
+EXTRA_OF = {
+    "apache_beam": "beam",
+    "absl": "training",
+    "grain": "training",
+    **dict.fromkeys(("etils", "jax", "maxtext", "omegaconf", "yaml"), "maxtext"),
+    "google": "gcp",
+    "jinja2": "report",
+    "matplotlib": "report",
+    "torch": "torch",
+}
 
 
 class ProbelineError(Exception):
@@ -134,6 +147,16 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def number_of(count: int, noun: str) -> str:
+    """Returns a count with its noun: 1 file, 2,000 files."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def program(command: str, module: str) -> str:
+    """Returns the name of a program for a hint: `probeline command` if this one was so started."""
+    return f"probeline {command}" if sys.argv[0].startswith("probeline ") else f"python -m {module}"
+
+
 def printable(text: str) -> str:
     """Returns a text for a terminal, with control characters and undecodable bytes as escapes."""
     if text.isprintable():
@@ -184,3 +207,18 @@ def explained_os_errors(action: str, path: str) -> Generator[None]:
         if not isinstance(error, OSError) and not is_remote:
             raise
         raise explained(action, path, error) from error
+
+
+def missing_extra(error: BaseException) -> UsageError | None:
+    """Returns the cure for a failed import of an optional package; None for other errors."""
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in EXTRA_OF:
+        return None
+    name = "google-cloud-storage, for gs://," if package == "google" else package
+    return UsageError(f"{name} is not installed: pip install {extras_of([package])}")
+
+
+def extras_of(packages: Sequence[str]) -> str:
+    """Returns what pip installs for packages, with their extras."""
+    extras = dict.fromkeys(EXTRA_OF[package] for package in packages)
+    return f"'probeline[{','.join(extras)}]'"

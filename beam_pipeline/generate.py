@@ -18,7 +18,7 @@ from pathlib import Path
 
 from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser, add_flags, check_range, flag
-from beam_pipeline.errors import UsageError, explained_os_errors
+from beam_pipeline.errors import UsageError, explained_os_errors, program
 from beam_pipeline.simulation.options import NetworkOptions
 
 _ROWS_PER_FILE = 5_000_000
@@ -109,7 +109,7 @@ def _print_summary(options: Options, num_bytes: int, last_time_us: int) -> None:
     print(f"period        {period}")
     print(f"truth         {Path(options.output)}/truth")
     source = shlex.quote(f"{Path(options.output)}/*.parquet")
-    print(f"next: python -m beam_pipeline.main --input {source} --output OUT")
+    print(f"next: {program('rows', 'beam_pipeline.main')} --input {source} --output OUT")
 
 
 if __name__ == "__main__":

@@ -9,19 +9,29 @@ numba's own cache fails in three ways, with wrong results or a crash:
     both. Here every process counts from a random number.
   - Two processes that compile at once may write to one file. Here each kernel and signature has its
     own file.
+
+What is compiled is kept in the user's cache folder, by the content of its source file, so that an
+uninstalled package leaves nothing beside it and installations of one version share it;
+NUMBA_CACHE_DIR names another folder. The first kernel that a process has to compile is announced on
+stderr, since a first run waits for them; PROBELINE_QUIET=1 prevents that.
 """
 
 import contextlib
 import hashlib
 import itertools
+import mmap
 import os
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import config, njit
+from numba.core import caching
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
@@ -60,9 +70,96 @@ _count_from_anywhere()
 os.register_at_fork(after_in_child=_count_from_anywhere)
 
 
+def cache_folder() -> Path:
+    """Returns the folder of compiled kernels, below the user's cache folder."""
+    default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    base = os.environ.get("XDG_CACHE_HOME") or default
+    return Path(base).expanduser() / "probeline" / "kernels"
+
+
+@cache
+def _folder_of(file: str) -> str | None:
+    """Returns the folder for a module's kernels, by its content; None if it cannot be written."""
+    digest = hashlib.blake2b(Path(file).read_bytes(), digest_size=8).hexdigest()
+    folder = cache_folder() / f"{Path(file).parent.name}.{Path(file).stem}-{digest}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # read-only, or no home
+        return None
+    return str(folder) if os.access(folder, os.W_OK) else None
+
+
+class _Locator(caching._CacheLocator):
+    """Says to numba where the kernels of a module are kept."""
+
+    def __init__(self, folder: str, line: int):
+        self._folder, self._line = folder, line
+
+    def get_cache_path(self) -> str:
+        return self._folder
+
+    def get_source_stamp(self) -> str:
+        return self._folder  # has the digest of the source
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> "_Locator | None":
+        if config.CACHE_DIR or not os.path.exists(py_file):
+            return None
+        folder = _folder_of(py_file)
+        return cls(folder, py_func.__code__.co_firstlineno) if folder else None
+
+
+class _CacheImpl(caching.CompileResultCacheImpl):
+    _locator_classes = (_Locator, *caching.CompileResultCacheImpl._locator_classes)
+
+
+_ANNOUNCEMENT = "Compiling kernels, once for this version: 15 to 45 CPU-seconds …"
+_SHOWN_EVERY = 10
+
+
+class Compilation:
+    """Counts the kernels that this process and those forked from it compile, and says so."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, 16)  # two int64: kernels, the time of the first in ns
+
+    @property
+    def count(self) -> int:
+        """The kernels so far."""
+        return memoryview(self._shared).cast("q")[0]
+
+    def begin(self) -> None:
+        """Counts a kernel that is about to be compiled; announces the first and every tenth."""
+        shared = memoryview(self._shared).cast("q")
+        shared[0] += 1
+        shared[1] = shared[1] or time.monotonic_ns()
+        if os.environ.get("PROBELINE_QUIET") != "1" and (shared[0] - 1) % _SHOWN_EVERY == 0:
+            seconds = (time.monotonic_ns() - shared[1]) / 1e9
+            text = f"{shared[0] - 1} kernels are compiled: {seconds:.0f} s …"
+            with contextlib.suppress(OSError, ValueError):
+                # In place of a line that a display of progress has drawn.
+                clear = "\r\x1b[2K" if sys.stderr.isatty() else ""
+                shown = _ANNOUNCEMENT if shared[0] == 1 else text
+                print(f"{clear}{shown}", file=sys.stderr, flush=True)
+
+
+compilation = Compilation()
+
+
 class _Cache(FunctionCache):
+    _impl_class = _CacheImpl
+
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         return (*super()._index_key(sig, codegen), digest_of(self._py_func))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            compilation.begin()
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         key = repr(self._index_key(sig, data.codegen)).encode()

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from beam_pipeline.errors import missing_extra
+
 
 def exporting(
     package: str, modules: Mapping[str, str]
@@ -28,7 +30,12 @@ def exporting(
     def get(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
-        found = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        try:
+            found = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        except ModuleNotFoundError as error:
+            if (missing := missing_extra(error)) is None:
+                raise
+            raise ModuleNotFoundError(f"{package}.{name}: {missing}", name=error.name) from error
         setattr(sys.modules[package], name, found)
         return found
 

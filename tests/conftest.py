@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["PROBELINE_QUIET"] = "1"  # whatever a program has to compile
     # A shell's background command ignores Ctrl-C, and so would every program under test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if (budget := config.getoption("cpu_budget")) is not None:

@@ -136,9 +136,9 @@ class ProbeRowSampler(_Sampler):
       max_contexts_per_row: see K.
       mode_weights: weights of full, partial and no timestamps.
       seed: seed of all draws; None is 0.
-      repeat_share: share of contexts with few destinations, see `DataConfig`.
+      repeat_share: share of contexts that teach to look up what was seen, see `DataConfig`.
       fixed_order_share: share of contexts with one order of fields.
-      random_source_share: share of contexts with a random source.
+      random_source_share: share of contexts whose source has a random end.
       log_rtt: encode RTTs on a logarithmic scale.
       window_shares: the smallest and the largest window, as shares of a row.
 

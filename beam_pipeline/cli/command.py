@@ -9,18 +9,18 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from beam_pipeline.errors import ProbelineError, UsageError, machine_error, one_line, printable
+from beam_pipeline.errors import (
+    EXTRA_OF,
+    ProbelineError,
+    UsageError,
+    extras_of,
+    machine_error,
+    missing_extra,
+    one_line,
+    printable,
+)
 
-# The extra of setup.py that installs each optional package.
-EXTRA_OF = {
-    "apache_beam": "beam",
-    "absl": "training",
-    "grain": "training",
-    **dict.fromkeys(("etils", "jax", "maxtext", "omegaconf", "yaml"), "maxtext"),
-    "jinja2": "report",
-    "matplotlib": "report",
-    "torch": "torch",
-}
+__all__ = ["EXTRA_OF", "missing_extra", "require_packages", "run_command", "tidy_up_on_sigterm"]
 
 
 def run_command(
@@ -67,17 +67,6 @@ def require_packages(option: str, *packages: str) -> None:
     """Raises UsageError if an option, such as --html, needs packages that are not installed."""
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
-        raise UsageError(f"{option} needs {' and '.join(missing)}: pip install {_with(missing)}")
-
-
-def missing_extra(error: BaseException) -> UsageError | None:
-    """Returns the cure for a failed import of an optional package; None for other errors."""
-    package = (getattr(error, "name", None) or "").partition(".")[0]
-    if not isinstance(error, ModuleNotFoundError) or package not in EXTRA_OF:
-        return None
-    return UsageError(f"{package} is not installed: pip install {_with([package])}")
-
-
-def _with(packages: Sequence[str]) -> str:
-    extras = dict.fromkeys(EXTRA_OF[package] for package in packages)
-    return f"'probeline[{','.join(extras)}]'"
+        raise UsageError(
+            f"{option} needs {' and '.join(missing)}: pip install {extras_of(missing)}"
+        )

@@ -16,7 +16,9 @@ Parsers and --help do not import Beam, NumPy or other slow modules.
 """
 
 import argparse
+import difflib
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -53,6 +55,7 @@ class OneLineParser(argparse.ArgumentParser):
         self.example = example
         self.flags: list[argparse.Action] = []
         self.repeatable: set[str] = set()
+        self._given: list[str] = []  # names of flags
         self._headings: dict[str, Callable[..., argparse.Action]] = {}
         is_subcommand = sys.argv[0].startswith(f"{COMMAND} ")
         name = name or (sys.argv[0] if is_subcommand else f"python -m {module}")
@@ -95,10 +98,21 @@ class OneLineParser(argparse.ArgumentParser):
                 ) from None
             if text.startswith("--") and text.endswith("=--"):  # argparse would make it a list
                 self.error(f"{text}: -- is not a value")
+        self._given = [text.partition("=")[0] for text in flags if text.startswith("--")]
+        for action in self.flags:
+            is_list = action.nargs != 0 and re.search(r"comma|\w=\w+,|\d,\d", action.help or "")
+            if is_list and sum(map(self._given.count, action.option_strings)) > 1:
+                name = action.option_strings[0]
+                if name not in self.repeatable:
+                    raise UsageError(f"{name} is given twice: give it once, values with commas")
         return super().parse_known_args(flags, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError with argparse's message and the cure."""
+        known = {name for action in self.flags for name in action.option_strings}
+        for wrong in (name for name in self._given if name not in known and name != "--help"):
+            if near := difflib.get_close_matches(wrong, known, n=1):
+                raise UsageError(f"{wrong} is not a flag: did you mean {near[0]}?")
         raise UsageError(f"{message}; --help lists the flags")
 
 

@@ -7,6 +7,7 @@ the requested program is imported.
 """
 
 import argparse
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from beam_pipeline.cli.command import run_command, tidy_up_on_sigterm
 from beam_pipeline.cli.flags import COMMAND, OneLineParser
+from beam_pipeline.errors import UsageError, printable
 
 
 class Program(NamedTuple):
@@ -58,6 +60,7 @@ PROGRAMS = {
         tidies_up=True,
     ),
     "report": Program("beam_pipeline.overlap.report.__main__", "write the report of an overlap"),
+    "warm": Program("beam_pipeline.warm", "compile kernels before the first run", tidies_up=True),
     "completion": Program("beam_pipeline.cli.completion", "complete commands with the Tab key"),
 }
 
@@ -88,6 +91,12 @@ def _run(argv: Sequence[str]) -> int:
     if not argv:
         parser.print_help(sys.stderr)
         return 2
+    if argv[0] == "help":
+        argv = [*argv[1:2], "--help"]
+    if argv[0] not in PROGRAMS and not argv[0].startswith("-"):
+        near = difflib.get_close_matches(argv[0].lower(), PROGRAMS, n=1)
+        cure = f"did you mean {near[0]}?" if near else f"{COMMAND} --help lists them"
+        raise UsageError(f"there is no command {printable(argv[0])}: {cure}")
     command = parser.parse_args(argv[:1]).command
     program = PROGRAMS[command]
     if program.tidies_up:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.command import tidy_up_on_sigterm
 from beam_pipeline.convert.options import MANIFEST, ConvertOptions, make_parser, parse
+from beam_pipeline.errors import number_of
 from beam_pipeline.jobs import program
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def _print_summary(options: ConvertOptions, manifest: dict[str, Any], seconds: f
     counts = manifest["counts"]
     num_bytes = sum(shard["num_bytes"] for shard in manifest["shards"])
     print(
-        f"{counts['records_out']:,} records of {len(manifest['inputs']):,} files in "
+        f"{number_of(counts['records_out'], 'record')} of "
+        f"{number_of(len(manifest['inputs']), 'file')} in "
         f"{len(manifest['shards']):,} shards of {num_bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
     )
     if letters := counts["dead_letters"]:

@@ -8,6 +8,8 @@ ignored, since incompatible changes change the format version.
 """
 
 import dataclasses
+import difflib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,10 +21,11 @@ import orjson
 from msgspec import Meta
 
 from beam_pipeline.dataset.layout import Duplicates, Encoding, OutputFormat, RecordEncoding
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, program
 from beam_pipeline.storage.files import (
     checksum_text,
     crc32c,
+    is_local,
     read_file,
     write_durably,
 )
@@ -289,10 +292,19 @@ def write_success(folder: str, manifest: bytes, write: Write = write_durably) ->
 def committed_manifest(folder: str) -> bytes:
     """Returns the bytes of a manifest; ProbelineError unless `_SUCCESS` has its checksum."""
     stamp = read_file(f"{folder}/{SUCCESS_NAME}")
+    if stamp is None and is_local(folder) and not os.path.isdir(folder):
+        beside = os.path.dirname(os.path.abspath(folder))
+        names = os.listdir(beside) if os.path.isdir(beside) else []
+        near = difflib.get_close_matches(os.path.basename(folder), names, n=1)
+        cure = f"did you mean {near[0]}?" if near else "check the path"
+        raise ProbelineError(
+            f"{folder} is not a finished dataset: it has no {SUCCESS_NAME}, as {beside} has "
+            f"no such folder; {cure}"
+        )
     if stamp is None:
         raise ProbelineError(
             f"{folder} is not a finished dataset: it has no {SUCCESS_NAME}; run "
-            "python -m beam_pipeline.main to the end, or check the path"
+            f"{program('rows', 'beam_pipeline.main')} to the end, or check the path"
         )
     data = read_file(f"{folder}/{MANIFEST_NAME}")
     if data is None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.manifest import INDEX_NAME, Split
-from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.errors import ProbelineError, explained_os_errors, one_line
 from beam_pipeline.storage.files import (
     check_regular,
     checksum_text,
@@ -114,7 +114,8 @@ def read_lines(path: str, split: Split, columns: Sequence[str]) -> Iterator[pa.T
     check_regular([path])
     if file_infos([path])[path] is None:
         _check_checksum(path, split, "missing")
-    with local_copy(path) as copy:  # one download in few requests
+    # One download in few requests.
+    with explained_os_errors("read", path), local_copy(path) as copy:
         _check_checksum(path, split, checksum_text(size_and_checksum(copy)[1]))
         begin = 0
         try:

@@ -49,7 +49,7 @@ from beam_pipeline.dataset.tfrecord import (
     masked_crc32c,
     read_tfrecord,
 )
-from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
+from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line, program
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import exists, file_infos, is_local, open_ranges, read_file
 from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
@@ -260,7 +260,7 @@ class BadRowError(ProbelineError):
 
 def verify_cure(dataset: Dataset) -> str:
     """Returns the cure for a bad row: the command that lists all damage."""
-    return f"python -m beam_pipeline.verify {dataset.path} lists all damage"
+    return f"{program('verify', 'beam_pipeline.verify')} {dataset.path} lists all damage"
 
 
 class _OpenShard(Protocol):

@@ -133,8 +133,9 @@ class _Lines:
         data, starts, stops, _ = records
         first = np.frombuffer(data, np.uint8)[starts]
         is_record = (first > _SPACE) | (first < _TAB) | (first > _RETURN) & (first < _SPACE)
-        for at in np.flatnonzero(~is_record).tolist():  # begins with whitespace
-            is_record[at] = not data[starts[at] : stops[at]].isspace() and starts[at] < stops[at]
+        is_space = ~is_record & (starts < stops)  # begins with whitespace; the others are empty
+        for at in np.flatnonzero(is_space).tolist():
+            is_record[at] = not data[starts[at] : stops[at]].isspace()
         num_blank = len(starts) - int(np.count_nonzero(is_record))
         return Records(data, starts[is_record], stops[is_record], num_blank)
 

@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from beam_pipeline.cli.flags import OneLineParser
-from beam_pipeline.errors import UsageError, one_line
+from beam_pipeline.errors import UsageError, one_line, printable
 from beam_pipeline.jobs.machine import can_fork
 
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
@@ -177,6 +177,12 @@ def _refuse_unknown(argv: list[str], job_flags: Iterable[str]) -> None:
     if not unknown:
         return
     flag = unknown[0].partition("=")[0]
+    if not flag.startswith("-"):
+        raise UsageError(
+            f"{printable(flag)} belongs to no flag: quote a pattern, as in --input "
+            "'data/*.parquet', so that the shell does not expand it; a flag takes one value, "
+            "several with commas"
+        )
     ours = [f"--{name}" for name in job_flags]
     beams = [name for action in parser.flags for name in action.option_strings]
     near = difflib.get_close_matches(flag, ours + beams, n=1)

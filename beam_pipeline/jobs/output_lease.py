@@ -73,9 +73,15 @@ def _open_lock(folder: str, name: str, given: str) -> TextIO:
             ) from None
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(lock.fileno()).st_ino:
-                lock.truncate(0)
-                lock.write(str(os.getpid()))
-                lock.flush()
+                try:
+                    lock.truncate(0)
+                    lock.write(str(os.getpid()))
+                    lock.flush()
+                except OSError:  # of the storage
+                    with contextlib.suppress(OSError):
+                        os.remove(path)
+                        os.rmdir(folder)
+                    raise
                 return lock
         lock.close()  # its last holder removed it between our two calls: try again
 

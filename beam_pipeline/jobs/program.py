@@ -93,6 +93,8 @@ def unexpected(error: BaseException) -> str:
             "the runner's job server could not be downloaded: start one and give --job_endpoint, "
             "or name its file, such as with --flink_job_server_jar"
         )
+    if "remote prism binary" in str(error):
+        return "Prism could not be downloaded: give its file, --prism_location=…/prism"
     last_line = (str(error).strip().splitlines() or ["no message"])[-1]
     return f"unexpected {type(error).__name__}: {last_line}; --debug shows where"
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.errors import printable
+from beam_pipeline.errors import printable, program
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.manifest import read_summary
 from beam_pipeline.overlap.report.contents import Report, RowCounts, read_contents
@@ -103,7 +103,7 @@ def _lines(
             f"{FileSystems.join(output, DETAILS_LEFT_OUT)}; all would be "
             f"{counts['detail_bytes'] / 1e6:,.1f} MB before compression"
         )
-    lines.append(f"Next: python -m beam_pipeline.overlap.report {shlex.quote(output)}")
+    lines.append(f"Next: {program('report', 'beam_pipeline.overlap.report')} {shlex.quote(output)}")
     return lines
 
 

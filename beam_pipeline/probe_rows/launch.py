@@ -4,6 +4,7 @@ Input files are matched, and inspected if they are few, before the output is tou
 succeeded if `_SUCCESS` exists.
 """
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.sources import anonymize_key, inputs, stored_rows
 from beam_pipeline.sources.anonymize_key import KeyReference
 from beam_pipeline.storage.files import is_local
+from beam_pipeline.storage.matching import FileVersion
 
 _MAX_FILES_IN_LAUNCHER = 1000
 _ALWAYS_ALLOWED_SHARDS = 1000
@@ -47,6 +49,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     matched = inputs.match_files(given.patterns)
     stored = [file for dataset in given.datasets for file in stored_rows.shards_of(dataset)]
     new_files = matched + [file.file for file in stored]
+    _check_apart(matched, options.output)
     planned = appending.plan(options, new_files)
     if base and appending.has_added(base, planned):
         return appending.tidied(options.output)
@@ -90,6 +93,16 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     if not frame.run(spec, build, beam_options):
         return None
     return open_dataset(options.output)
+
+
+def _check_apart(files: Sequence[FileVersion], output: str) -> None:
+    """Raises UsageError for input in the output folder, which would then mean the dataset."""
+    for file in files if is_local(output) else ():
+        if os.path.dirname(os.path.realpath(file.path)) == os.path.realpath(output):
+            raise UsageError(
+                f"the input {file.path} lies in --output={output}, which would then be read as the "
+                "dataset alone: choose another output"
+            )
 
 
 def _check_num_shards(num_shards: int, files: Sequence[inputs.MeasurementFile]) -> None:
@@ -141,6 +154,8 @@ def sort_inputs(options: Options) -> Inputs:
     for path in filter(stored_rows.is_part, paths):
         stored_rows.open_input(path)  # refuses it
     folders = list(filter(stored_rows.is_dataset, paths))
+    for folder in filter(is_local, folders):
+        stored_rows.refuse_more_input(folder)
     patterns = [path for path in options.input if path.rstrip("/") not in folders]
     return Inputs([stored_rows.open_input(path) for path in folders], patterns)
 

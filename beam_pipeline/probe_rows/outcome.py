@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from beam_pipeline.dataset.manifest import Counts
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, number_of
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.sources.inputs import Piece
 from beam_pipeline.sources.measurements import Block
@@ -190,6 +190,6 @@ def check_kept(counts: Counts, dead: list[FileOutcome], appends: bool) -> None:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in letters)
     shown = f"; {describe(dead[0])}" if dead else ""
     raise ProbelineError(
-        f"all {counts.rows_read:,} rows of {counts.input_files} files are dead letters "
-        f"({reasons}){shown}"
+        f"all {counts.rows_read:,} rows of {number_of(counts.input_files, 'file')} are dead "
+        f"letters ({reasons}){shown}"
     )

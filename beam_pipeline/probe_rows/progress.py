@@ -15,7 +15,7 @@ from pathlib import Path
 
 from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER, SPLITS
 from beam_pipeline.dataset.rows import Dataset
-from beam_pipeline.errors import printable
+from beam_pipeline.errors import number_of, printable, program
 from beam_pipeline.jobs.monitoring import Snapshot
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.probe_rows.outcome import CURES
@@ -85,7 +85,8 @@ def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
     print_table(console, Table(dataset.path, columns, rows))
     say(
         console,
-        f"{counts.measurements:,} measurements of {counts.input_files} files in {seconds:.1f} s "
+        f"{number_of(counts.measurements, 'measurement')} of "
+        f"{number_of(counts.input_files, 'file')} in {seconds:.1f} s "
         f"({counts.measurements / max(seconds, 1e-9) / 1e6:.2f} M/s)",
     )
     if counts.rows_left_out:
@@ -95,11 +96,13 @@ def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
     if counts.dead_letters:
         reasons = ", ".join(f"{count:,} {name}" for name, count in counts.dead_letters.items())
         folder = dataset.file(DEAD_LETTER_FOLDER)
-        say(console, f"{counts.num_dead_letters:,} dead letters in {folder}: {reasons}")
+        letters = number_of(counts.num_dead_letters, "dead letter")
+        say(console, f"{letters} in {folder}: {reasons}")
         for reason in filter(CURES.get, counts.dead_letters):
             say(console, f"{reason}: {CURES[reason]}")
     for text in dataset.manifest.warnings[-_MAX_WARNINGS:]:
         say(console, f"warning: {text}")
     path = printable(shlex.quote(dataset.path))
-    print(f"Next: python -m beam_pipeline.inspect {path}, to see what is in it")
-    print(f"      python -m beam_pipeline.verify {path}, to check every byte")
+    inspect, verify = (program(name, f"beam_pipeline.{name}") for name in ("inspect", "verify"))
+    print(f"Next: {inspect} {path}, to see what is in it")
+    print(f"      {verify} {path}, to check every byte")

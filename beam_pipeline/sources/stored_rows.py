@@ -5,6 +5,7 @@ the number of records after. Damage ends the job regardless of --on_bad_file, si
 new copy of the dataset.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -12,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import MANIFEST_NAME, SPLITS, wrong_sums
+from beam_pipeline.dataset.manifest import INDEX_NAME, MANIFEST_NAME, NAMES_NAME, SPLITS, wrong_sums
 from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, open_whole, read_shard
 from beam_pipeline.dataset.sorted_run import WIDE, join
-from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources.inputs import MeasurementFile, Piece, StoredShard
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from beam_pipeline.sources.options import COLUMNS
@@ -29,6 +30,9 @@ from beam_pipeline.storage.files import (
 )
 from beam_pipeline.storage.matching import file_versions
 
+_OWN_NAMES = (MANIFEST_NAME, INDEX_NAME, NAMES_NAME, "croissant.json")
+_DATA_SUFFIX = r"\.(parquet|arrow|feather|csv|tsv|json|jsonl|ndjson)(\.(gz|bz2|xz|zst))?$"
+
 
 def is_dataset(path: str) -> bool:
     """Returns whether a path is a dataset's folder, finished or not, by its manifest."""
@@ -36,6 +40,16 @@ def is_dataset(path: str) -> bool:
         return False
     manifest = read_file(f"{path.rstrip('/')}/{MANIFEST_NAME}")
     return manifest is not None and b'"format_version"' in manifest
+
+
+def refuse_more_input(folder: str) -> None:
+    """Raises UsageError for measurements beside a dataset, which --input would leave unread."""
+    for name in sorted(os.listdir(folder)):
+        if re.search(_DATA_SUFFIX, name) and name not in _OWN_NAMES and name[0] not in "._":
+            raise UsageError(
+                f"--input={folder} is a dataset and also holds {name}, which is none of its files: "
+                "move it to a folder of its own"
+            )
 
 
 def is_part(path: str) -> bool:

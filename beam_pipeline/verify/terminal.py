@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from beam_pipeline.dataset.rows import Dataset, open_whole
-from beam_pipeline.errors import printable
+from beam_pipeline.errors import printable, program
 from beam_pipeline.report.tables import Table
 from beam_pipeline.report.terminal import new_console, print_table, progress_bar
 from beam_pipeline.verify.dataset import PROMISES, Verification, verify
@@ -52,7 +52,7 @@ def _conclusion(dataset: Dataset, report: Verification, seconds: float) -> str:
     if failed:
         return (
             f"{dataset.path} FAILED: {report.num_faults:,} faults in {', '.join(failed)}; replace "
-            "it with an intact copy, or rebuild it with python -m beam_pipeline.main"
+            f"it with an intact copy, or rebuild it with {program('rows', 'beam_pipeline.main')}"
         )
     measurements = report.checks["order"].num_checked
     rate = measurements / max(seconds, 1e-9) / 1e6

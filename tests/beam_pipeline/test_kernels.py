@@ -57,6 +57,35 @@ def test_processes_that_compile_at_once(tmp_path: Path) -> None:
     run_script(tmp_path, SORT, "NARROW", "WIDE")
 
 
+def test_kernels_are_kept_in_the_users_cache_and_announced(tmp_path: Path) -> None:
+    """Nothing is left beside the module, and the next process compiles nothing."""
+    (tmp_path / "kernel_module.py").write_text(
+        "from beam_pipeline.kernels import kernel\n\n@kernel\ndef add(x):\n    return x + 1\n"
+    )
+    dropped = ("NUMBA_CACHE_DIR", "PROBELINE_QUIET")
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    environment |= {
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    script = "import kernel_module; print(kernel_module.add(1))"
+    command = [sys.executable, "-c", script]
+    shown = []
+    for _ in range(2):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout == "2\n"
+        shown.append(done.stderr)
+    assert shown[0].startswith("Compiling kernels, once for this version: ") and not shown[1]
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", "kernel_module.py"}
+    (index,) = tmp_path.glob("cache/probeline/kernels/*/*.nbi")
+    assert index.name.startswith("kernel_module.add-")
+    (tmp_path / "file").touch()  # no folder can be made there: it is kept elsewhere, or nowhere
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "file")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n" and done.stderr == shown[0]
+
+
 def test_nowhere_to_keep_what_is_compiled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

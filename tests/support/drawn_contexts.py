@@ -61,7 +61,7 @@ def draw(
     is_whole = draw_contexts(
         *row.columns,
         (hi[0], lo[0], bool(family[0] == 6)),
-        context_keys(key_of(seed), np.int64(epoch), key_of(identity), first_k, num),
+        keys_of(num, seed, epoch, identity, first_k),
         Drawing(crop_size + 1, *weights, strided, **more),
         new_scratch(crop_size + 1),
         tokens,
@@ -69,6 +69,13 @@ def draw(
     )
     assert is_whole
     return Drawn(tokens, facts)
+
+
+def keys_of(
+    num: int, seed: int = 0, epoch: int = 0, identity: int = 0, first_k: int = 0
+) -> np.ndarray:
+    """Returns the keys of the contexts that `draw` draws."""
+    return context_keys(key_of(seed), np.int64(epoch), key_of(identity), first_k, num)
 
 
 def contexts_of(drawn: Drawn) -> list[list[int]]:

@@ -103,6 +103,42 @@ def _time(second: int, previous: int | None) -> list[int]:
     return [DELTA1, *_bytes(delta, 1)] if delta < 256 else [DELTA4, *_bytes(delta, 4)]
 
 
+# --- relabelling --------------------------------------------------------------------------------
+
+_RELABELLED = 0x6C61_6265_6C
+_MASK = 2**64 - 1
+
+
+def _mix(word: int) -> int:
+    word = (word + 0x9E3779B97F4A7C15) & _MASK
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & _MASK
+    return word ^ word >> 31
+
+
+def relabelled(key: int, address: int) -> int:
+    """Returns an address of 128 bits under the map of a context's key: a new byte for each byte.
+
+    The new one is the old one XOR a byte that follows from the key and the bytes before.
+    """
+    num_bytes = 4 if address >> 32 == 0xFFFF else 16
+    state, result = _mix(key ^ _mix(_RELABELLED)), address
+    for shift in range(8 * num_bytes - 8, -1, -8):
+        result ^= (state & 255) << shift
+        state = _mix(state ^ _mix(address >> shift & 255))
+    return result
+
+
+def without_rtts(tokens: Sequence[int]) -> list[int]:
+    """Returns tokens whose RTTs all have the code 0."""
+    blank = list(tokens)
+    for at, token in enumerate(tokens):
+        if token == RTT:
+            end = min(at + 3, len(blank))
+            blank[at + 1 : end] = [FIRST_BYTE] * (end - at - 1)
+    return blank
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 

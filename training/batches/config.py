@@ -151,12 +151,13 @@ class DataConfig:
       window_shares: smallest and largest window of a large row, as shares of its measurements, for
         sampler="rows"; sizes are log-uniform. (0, 0) takes only runs of consecutive measurements,
         (1, 1) draws from whole rows.
-      repeat_share: share of the contexts of large rows with few destinations, most of them
-        repeated, for sampler="rows". They teach a model to look up what it has seen.
+      repeat_share: share of the contexts, for sampler="rows", that teach a model to look up what it
+        has seen: their addresses are relabelled at random, most have one RTT for each destination,
+        and those of large rows have few destinations, most of them repeated.
       fixed_order_share: share of the contexts with one order of fields: source, time, destination,
         RTT. In other contexts every measurement has its own order.
-      random_source_share: share of the contexts with a random source address, so the model cannot
-        memorise probes and has to use the context.
+      random_source_share: share of the contexts whose source address has a random end, of one byte
+        to all, so the model cannot memorise probes and has to use prefixes and the context.
       log_rtt: encode RTTs on a logarithmic scale with a finer first byte, see
         `training.tokens.log_rtt`.
       weights: weights of the rows, for sampler="windows": "rows" (each once per epoch), "probes",

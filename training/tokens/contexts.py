@@ -7,10 +7,10 @@ turns them into tokens.
 import numpy as np
 from numba import njit, uint64
 
-from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.kernels import int64_record, kernel
 from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at, second_at
+from training.tokens.augmentations import draws_steady, relabelled, shown_source, steady_item
 from training.tokens.draws import draw_mode, draw_strided, draw_window, draws_repeats
 from training.tokens.log_rtt import token_code
 from training.tokens.tokenizer import (
@@ -26,8 +26,7 @@ from training.tokens.tokenizer import (
 
 DAMAGED = -1
 MIN_CROP = 64  # holds any measurement whole
-# Salts of the choice of contexts with one order of fields, or with a random source.
-_FIXED_ORDER, _RANDOM_SOURCE = 0x6F72_6465_72, 0x736F_7572_6365
+_FIXED_ORDER = 0x6F72_6465_72  # salt of the choice of contexts with one order of fields
 # How a context was drawn; the last three are `Scratch.window`.
 CONTEXT_FACTS = int64_record(
     *("num_tokens", "mode", "num_measurements", "num_timed", "first", "window", "has_repeats")
@@ -38,17 +37,6 @@ CONTEXT_FACTS = int64_record(
 def has_fixed_order(key, share):
     """Returns whether the context with this key has one order of fields in all its measurements."""
     return share > 0.0 and uniform(combine(key, _FIXED_ORDER)) < share
-
-
-@njit
-def shown_source(key, src, share):
-    """Returns the source shown in the context with this key: `src`, or a random address."""
-    if share == 0.0 or uniform(combine(key, _RANDOM_SOURCE)) >= share:
-        return src
-    hi, lo = combine(combine(key, _RANDOM_SOURCE), 1), combine(combine(key, _RANDOM_SOURCE), 2)
-    if src[2]:
-        return hi, lo, src[2]
-    return uint64(0), uint64(MAPPED_IPV4) | lo & uint64(0xFFFF_FFFF), src[2]
 
 
 @njit
@@ -74,13 +62,21 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
     previous = np.int64(-1)
     items, is_timed, tokens = scratch.items, scratch.is_timed, scratch.tokens
     ranks = scratch.ranks
+    is_relabelled = draws_repeats(key, drawing.repeat_share)
     src = shown_source(key, src, drawing.random_source_share)
+    if is_relabelled:
+        src = relabelled(key, src)
+    firsts, is_steady = scratch.lists[2], is_relabelled and draws_steady(key)
+    if is_steady:
+        firsts[:] = -1
     is_fixed = has_fixed_order(key, drawing.fixed_order_share)
     for place in range(begin, end):
         item = items[place]
         dst = dst_at(raw, layout, item, ranks)
         if dst[2] < 0:
             return DAMAGED, place
+        if is_relabelled:
+            dst = relabelled(key, dst)
         role, value = NO_TIMESTAMP, np.int64(0)
         if is_timed[place]:
             seconds = second_at(raw, layout, item)
@@ -91,6 +87,8 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
             order = FIXED_TIMED_ORDER if is_timed[place] else FIXED_ORDER
         else:
             order = field_order(key, place, is_timed[place])
+        if is_steady:
+            item = steady_item(raw, layout, ranks, firsts, item)
         code = token_code(rtt_code_at(raw, layout, item), drawing.log_rtt)
         after = write_measurement(tokens, at, src, dst, code, role, value, order)
         if after >= limit:

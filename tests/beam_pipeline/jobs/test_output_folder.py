@@ -1,6 +1,7 @@
 """Holding the output folder: refused runs, removed leftovers, and files that are never touched."""
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -326,3 +327,14 @@ def test_a_pipe_is_not_waited_for(tmp_path, name):
     with contextlib.suppress(UsageError), taken(str(tmp_path), overwrite=True):
         pass
     assert (tmp_path / name).is_fifo()
+
+
+def test_a_lock_that_cannot_be_written_is_removed(tmp_path: Path) -> None:
+    def fail() -> int:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ProbelineError, match="Stale file"):
+        patch.setattr(os, "getpid", fail)
+        with output_lease.lock_folder(f"{tmp_path}/temp", "lock", "--output=out"):
+            pass
+    assert not list(tmp_path.iterdir())

@@ -468,7 +468,7 @@ def test_a_dead_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
 @pytest.mark.parametrize(
     ("content", "flags", "message"),
     [
-        ("192.0.2.1/32", [], "all 1 rows of 1 files are dead letters (1 src_addr_invalid)"),
+        ("192.0.2.1/32", [], "all 1 rows of 1 file are dead letters (1 src_addr_invalid)"),
         ("192.0.2.1", ["--since=2026-02-01"], "none of 1 rows is in the sample"),
         ("", [], "the 1 input files have no rows"),
     ],

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from ipaddress import ip_address
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tests.support.drawn_contexts import (
     contexts_of,
     draw,
     every_mode,
+    keys_of,
     row_of,
 )
 from tests.support.helpers import MAPPED_IPV4, as_number, make_run
@@ -68,11 +70,48 @@ def test_windows_have_the_tokens_of_the_reference(row, seed):
 
 @settings(max_examples=num_examples(30))
 @given(large_rows(), st.integers(0, 2**63))
-def test_repeats_and_fixed_orders_have_the_tokens_of_the_reference(row, seed):
+def test_fixed_orders_have_the_tokens_of_the_reference(row, seed):
     for mode in WEIGHTS:
-        drawn = draw(row, 2, WEIGHTS[mode], seed=seed, repeat_share=1.0, fixed_order_share=0.5)
+        drawn = draw(row, 2, WEIGHTS[mode], seed=seed, fixed_order_share=0.5)
         assert set(drawn.facts["num_tokens"].tolist()) == {1025}
         assert_as_reference(row, drawn)
+
+
+@settings(max_examples=num_examples(30))
+@given(large_rows(), st.integers(0, 2**63))
+def test_contexts_of_few_destinations_are_relabelled_measurements_of_the_row(row, seed):
+    for mode in WEIGHTS:
+        drawn = draw(row, 3, WEIGHTS[mode], seed=seed, repeat_share=1.0, fixed_order_share=0.5)
+        assert set(drawn.facts["num_tokens"].tolist()) == {1025}
+        for tokens, key in zip(contexts_of(drawn), keys_of(3, seed).tolist(), strict=True):
+            assert_relabelled(row, tokens, key)
+
+
+def assert_relabelled(row: Row, tokens: list[int], key: int) -> None:
+    """The tokens are the row's under the key's map; or so are all but RTTs, one a destination."""
+    src = reference.relabelled(key, as_number(row.src_addr))
+    items = [one._replace(dst=reference.relabelled(key, one.dst)) for one in row.items]
+    if is_steady(tokens):
+        firsts = dict(reversed(rtts_of(tokens)))
+        known = {(one.dst, one.code) for one in items}
+        assert known.issuperset(firsts.items())
+        tokens = reference.without_rtts(tokens)
+        items = [one._replace(code=min(one.code, 0)) for one in items]
+    choices = reference.choices_of(tokens, src, items)
+    assert reference.encode(src, choices, len(tokens)) == tokens
+
+
+def rtts_of(tokens: list[int]) -> list[tuple[int, int]]:
+    """Returns destination and code of the whole, answered measurements of a context."""
+    return [
+        (one.dst, one.code)
+        for one in reference.read(tokens)
+        if one.dst is not None and one.code not in (None, reference.FAILED_CODE) and not one.is_cut
+    ]
+
+
+def is_steady(tokens: list[int]) -> bool:
+    return len(set(rtts_of(tokens))) == len({dst for dst, _ in rtts_of(tokens)})
 
 
 @settings(max_examples=num_examples(40))
@@ -205,8 +244,8 @@ def row_to(destinations: np.ndarray, source: str = SRC) -> Row:
     return row_of(run, src_addr=source)
 
 
-def destinations_of(row: Row, tokens: list[int]) -> list[int]:
-    return [choice.item.dst for choice in reference.choices_of(tokens, as_number(SRC), row.items)]
+def destinations_of(tokens: list[int]) -> list[int]:
+    return [one.dst for one in reference.read(tokens) if one.dst is not None]
 
 
 def shares_of_repeats(contexts: list[list[int]]) -> tuple[float, float, float]:
@@ -224,7 +263,7 @@ def test_a_context_with_repeats_has_few_destinations_of_the_whole_row(num_destin
         for share in (0.0, 1.0)
     )
     of_plain, of_drawn = (
-        [destinations_of(row, tokens) for tokens in contexts_of(each)] for each in (plain, drawn)
+        [destinations_of(tokens) for tokens in contexts_of(each)] for each in (plain, drawn)
     )
     # At most half as many destinations as a crop has measurements of the shortest kind.
     most = max(1, crop_size // 12 // 2)
@@ -232,15 +271,32 @@ def test_a_context_with_repeats_has_few_destinations_of_the_whole_row(num_destin
     plain_share, *_ = shares_of_repeats(of_plain)
     share, least, largest = shares_of_repeats(of_drawn)
     assert share > plain_share and 0.5 < share < 0.85 and largest - least > 0.2
-    # All destinations have their turn.
-    assert len({dst for each in of_drawn for dst in each}) > num_destinations / 2
+    # All destinations have their turn, and no two contexts name one alike.
+    known = {one.dst for one in row.items}
+    true = [
+        {dst for dst in known if reference.relabelled(key, dst) in shown}
+        for key, shown in zip(keys_of(80).tolist(), map(set, of_drawn), strict=True)
+    ]
+    assert list(map(len, true)) == [len(set(each)) for each in of_drawn]
+    assert len(set[int]().union(*true)) > num_destinations / 2
+    assert len(set[int]().union(*of_drawn)) == sum(map(len, true))
     assert set(drawn.facts["window"].tolist()) == {8000}
     assert set(drawn.facts["first"].tolist()) == {0}
 
 
-def test_a_row_that_is_short_for_repeats_is_drawn_from_like_any():
+def test_a_row_that_is_short_for_repeats_is_drawn_from_like_any_and_relabelled():
     row = row_to(np.random.default_rng(2).integers(0, MANY, 150))
-    assert contexts_of(draw(row, 20, repeat_share=1.0)) == contexts_of(draw(row, 20))
+    plain, drawn = (contexts_of(draw(row, 20, repeat_share=share)) for share in (0.0, 1.0))
+    for before, after, key in zip(plain, drawn, keys_of(20).tolist(), strict=True):
+        names = [reference.relabelled(key, dst) for dst in destinations_of(before)]
+        assert destinations_of(after) == names
+
+
+def test_most_contexts_of_few_destinations_show_one_rtt_for_each():
+    row = row_to(np.random.default_rng(6).integers(0, MANY, 3000))
+    assert len({one.code for one in row.items}) > 1000
+    steady = [is_steady(tokens) for tokens in contexts_of(draw(row, 1000, repeat_share=1.0))]
+    assert abs(np.mean(steady) - 0.7) < most_deviation(1000)
 
 
 @pytest.mark.parametrize("name", ["repeat_share", "fixed_order_share", "random_source_share"])
@@ -268,7 +324,7 @@ def test_in_a_fixed_order_the_rtt_follows_its_destination():
 
 
 @pytest.mark.parametrize("source", [SRC, "2001:db8::7"])
-def test_a_random_source_is_of_the_same_family_and_one_in_each_context(source: str):
+def test_a_random_source_keeps_a_prefix_and_is_one_in_each_context(source: str):
     row = row_to(np.random.default_rng(5).integers(0, MANY, 900), source)
     plain, drawn = (contexts_of(draw(row, 30, random_source_share=share)) for share in (0.0, 1.0))
     told: list[str] = []
@@ -281,3 +337,7 @@ def test_a_random_source_is_of_the_same_family_and_one_in_each_context(source: s
         ]
     assert len(set(told)) == 30 and source not in told
     assert {":" in address for address in told} == {":" in source}
+    num_bits = ip_address(source).max_prefixlen
+    changed = [int(ip_address(one)) ^ int(ip_address(source)) for one in told]
+    kept = [(num_bits - bits.bit_length()) // 8 for bits in changed]  # bytes of the prefix
+    assert min(kept) == 0 and max(kept) >= num_bits // 8 - 2 and len(set(kept)) >= 4
