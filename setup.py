@@ -106,6 +106,7 @@ DEV = [
     "pytest-xdist>=3.6,<4",
     "ripe.atlas.sagan>=2,<3",  # the oracle for RIPE Atlas results (GPL, tests only)
     "ruff==0.17.5",  # another version may format otherwise
+    "scikit-learn>=1.5,<2",  # the random forest of benchmarks.arena
     "yacryptopan>=1,<2",  # the oracle for --anonymize
 ]
 

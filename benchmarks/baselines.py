@@ -10,11 +10,11 @@
 The last two know only the destinations measured most in the training sample (`Pairs`).
 """
 
-import importlib.util
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.ensemble import RandomForestRegressor
 
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from beam_pipeline.kernels import kernel
@@ -52,12 +52,9 @@ def predict(
     pairs = make_pairs(probe, sample.destination, sample.rtt_ms)
     contexts = contexts_of(measurements, pairs.rows_of(destinations), queries)
     past = past_of(sample, measurements, queries)
-    forest = {}
-    if importlib.util.find_spec("sklearn"):
-        forest["random forest"] = predict_forest(past, sample, train, seed)
     return {
         "moving average": np.exp(past[:, 0]),
-        **forest,
+        "random forest": predict_forest(past, sample, train, seed),
         "prefix × destination": prefix_ms,
         "factorisation": predict_factorisation(pairs, contexts, seed),
         "five nearest": predict_nearest(pairs, contexts),
@@ -192,8 +189,6 @@ def predict_forest(past: np.ndarray, sample: Sample, train: Split, seed: int) ->
 
     It learns the logarithms of RTTs in contexts of the training split.
     """
-    from sklearn.ensemble import RandomForestRegressor
-
     extent = EvaluationExtent(num_contexts=_NUM_CONTEXTS, seed=seed)
     drawn = draw_examples(train, Contexts(), extent)
     measurements = parse(drawn.targets, drawn.segmentation, True).measurements

@@ -1,6 +1,5 @@
 """The baselines of the benches: networks whose answers are known, no look-ahead, fall-backs."""
 
-import importlib.util
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -165,9 +164,8 @@ def test_in_an_evaluation(stored: Stored, examples: Examples) -> None:
     numbers = rtt.choose_queries(measurements, 10**6)
     found = predict_baselines(measurements, numbers, stored.train, EXTENT, baselines.predict)
     usual = ["last seen", "context median", "destination"]
-    further = ["moving average", "prefix × destination", "factorisation", "five nearest"]
-    if importlib.util.find_spec("sklearn"):
-        further.insert(1, "random forest")
+    further = ["moving average", "random forest", "prefix × destination", "factorisation"]
+    further += ["five nearest"]
     assert list(found.predicted_ms) == usual + further
     expected = [
         np.median(
