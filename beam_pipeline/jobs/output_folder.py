@@ -32,6 +32,7 @@ from beam_pipeline.storage.many_files import Move, move_files, write_guarded
 from beam_pipeline.storage.matching import match
 
 TEMP_FOLDER = ".probeline-temp"
+_SUCCESS_NAMES = ("_SUCCESS", ".SUCCESS")  # of a dataset, of the other jobs' outputs
 _LOCK_NAME, _MARKER_NAME, _HELD_NAME = "lock", "lock.json", "held"
 _TEMPORARY = r"\.\d+\.tmp"  # the suffix of the temporary names of `write_durably`
 
@@ -210,6 +211,12 @@ def _clear(output: str, run: JobRun, overwrite: bool, append: bool, files: Outpu
             f"--{files.flag}={output} holds a finished {files.name}: choose another folder, or "
             "pass --overwrite to replace it"
         )
+    for other in _SUCCESS_NAMES:
+        if other != files.success and exists(os.path.join(output, other)):
+            raise UsageError(
+                f"--{files.flag}={output} holds {other}, the mark of what another program has "
+                "finished there: choose another folder"
+            )
     _remove_dead_runs(os.path.dirname(run.folder), files.flag)
     if files.settle:
         files.settle(output, run.folder, run.guard)

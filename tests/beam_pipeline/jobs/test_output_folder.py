@@ -100,6 +100,20 @@ def test_a_finished_dataset_is_refused_and_untouched(finished):
     assert {path for path in finished.rglob("*") if path.is_dir()} == folders
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    ("files", "other"), [(DATASET_FILES, ".SUCCESS"), (output_files(False), SUCCESS_NAME)]
+)
+def test_what_another_program_has_finished_there_stays(tmp_path, files, other, overwrite):
+    (tmp_path / other).touch()
+    with (
+        pytest.raises(UsageError, match=rf"{re.escape(str(tmp_path))} holds {re.escape(other)}, "),
+        output_folder.taken(str(tmp_path), overwrite, files=files),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [other]
+
+
 def test_overwrite_removes_success_first_and_nothing_foreign(finished, monkeypatch):
     """A run that dies while it removes must not leave a dataset that looks whole."""
     removed = []
