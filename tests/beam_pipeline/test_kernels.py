@@ -57,6 +57,7 @@ def test_processes_that_compile_at_once(tmp_path: Path) -> None:
     run_script(tmp_path, SORT, "NARROW", "WIDE")
 
 
+@pytest.mark.slow
 def test_kernels_are_kept_in_the_users_cache_and_announced(tmp_path: Path) -> None:
     """Nothing is left beside the module, and the next process compiles nothing."""
     (tmp_path / "kernel_module.py").write_text(

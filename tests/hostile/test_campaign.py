@@ -3,6 +3,8 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.hostile.campaign import Use, campaign
 from tests.hostile.uses import AREAS, PROGRAMS
 
@@ -10,6 +12,7 @@ from tests.hostile.uses import AREAS, PROGRAMS
 SAMPLED = ("dataset_files", "edited", "names", "together")
 
 
+@pytest.mark.slow
 def test_a_sample_holds_and_the_judge_finds_faults(tmp_path: Path) -> None:
     chosen = [use for area in SAMPLED for use in random.Random(3).sample(list(AREAS[area]()), 1)]
     bad = (

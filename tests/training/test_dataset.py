@@ -139,6 +139,7 @@ next(batches)
 """
 
 
+@pytest.mark.slow
 def test_a_fork_gets_no_batches_and_an_iterator_ends_with_its_program(mixed: Mixed) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORK, str(mixed["arrow"])]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)

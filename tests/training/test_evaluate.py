@@ -214,7 +214,7 @@ def test_invalid_arguments(
         ([data, "--output=gs://bucket/there"], "local folders only"),
         ([data, "--num_contexts=0"], "--num_contexts=0 is under 1"),
         ([data, "--num-rtt=-1"], "--num_rtt=-1 is under 0"),
-        ([data, "--batches=2"], "--help lists the flags"),
+        ([data, "--batches=2"], "--batches is not a flag: did you mean --batch_size?"),
         ([], "--data"),
     ):
         assert main([*BRIEF, *flags]) == 2

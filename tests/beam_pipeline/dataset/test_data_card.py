@@ -272,6 +272,7 @@ def test_croissant_is_valid_and_yields_the_records(kind: str, datasets: dict[str
         assert {f"splits/{name}": getattr(split, name) for name in counts}.items() <= record.items()
 
 
+@pytest.mark.slow
 def test_croissant_detects_a_changed_file(datasets: dict[str, Path], tmp_path: Path) -> None:
     dataset = Path(shutil.copytree(datasets["plain"], tmp_path / "rows"))
     path = dataset / "train" / "rows.parquet"

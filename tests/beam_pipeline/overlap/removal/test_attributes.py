@@ -88,6 +88,7 @@ def write_dolma_corpus(folder: Path) -> list[dict[str, Any]]:
     return documents
 
 
+@pytest.mark.slow
 def test_lines_of_dolma_are_those_of_the_documents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
