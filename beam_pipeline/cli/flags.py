@@ -18,7 +18,6 @@ Parsers and --help do not import Beam, NumPy or other slow modules.
 import argparse
 import difflib
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -28,6 +27,21 @@ from beam_pipeline import __version__
 from beam_pipeline.errors import UsageError, printable
 
 COMMAND = "probeline"
+
+
+class Once(argparse.Action):
+    """Action of a flag whose value is a list: a second one is an error, and does not replace it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not self.default:
+            raise UsageError(f"{option_string} is given twice: give it once, values with commas")
+        setattr(namespace, self.dest, values)
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -99,12 +113,6 @@ class OneLineParser(argparse.ArgumentParser):
             if text.startswith("--") and text.endswith("=--"):  # argparse would make it a list
                 self.error(f"{text}: -- is not a value")
         self._given = [text.partition("=")[0] for text in flags if text.startswith("--")]
-        for action in self.flags:
-            is_list = action.nargs != 0 and re.search(r"comma|\w=\w+,|\d,\d", action.help or "")
-            if is_list and sum(map(self._given.count, action.option_strings)) > 1:
-                name = action.option_strings[0]
-                if name not in self.repeatable:
-                    raise UsageError(f"{name} is given twice: give it once, values with commas")
         return super().parse_known_args(flags, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -172,7 +180,7 @@ def add_flags(parser: OneLineParser, flags: Iterable[Field[Any]]) -> None:
             help_text += f" Default: {item.default}." if item.default != () else ""
         else:
             argument["default"] = item.default
-            if "action" not in argument and item.default not in ("", None):
+            if argument.get("action") in (None, Once) and item.default not in ("", None):
                 help_text += f" Default: {item.default}."
         parser.add_argument(f"--{item.name}", help=help_text, **argument)
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from beam_pipeline.cli.command import require_packages, run_command
-from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.cli.flags import Once, OneLineParser
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.names import parse_context_name, parse_row_name
 
@@ -42,6 +42,7 @@ def make_parser() -> OneLineParser:
     )
     parser.add_argument(
         "--context",
+        action=Once,
         type=parse_context_name,
         metavar="SEED,ROW,K",
         help="show one training context instead of the summary: 7,train:12,3",

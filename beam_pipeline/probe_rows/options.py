@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline.cli.flags import OneLineParser, check_flags, flag, job_parser
+from beam_pipeline.cli.flags import Once, OneLineParser, check_flags, flag, job_parser
 from beam_pipeline.dataset.layout import (
     DUPLICATES,
     ENCODINGS,
@@ -63,6 +63,7 @@ class Options:
         "row, src_addr==192.0.2.1 a constant, src_addr=ip:packed an address as number or bytes.",
         "",
         group="input",
+        action=Once,
     )
     time_unit: str = flag(
         "Unit of times that are numbers since 1970; iso requires ISO 8601 texts.",
@@ -76,6 +77,7 @@ class Options:
         "several with commas.",
         "negative",
         group="input",
+        action=Once,
     )
     ends: str = flag(
         "What src_addr and dst_addr of tables are: addresses, or names of hosts or sites, each of "

@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from beam_pipeline.cli.flags import (
+    Once,
     OneLineParser,
     check_flags,
     flag,
@@ -309,6 +310,7 @@ class DeconConfig:
         "commas, or none; their n are added to --ngram_length.",
         NO_RULES,
         group="n-grams",
+        action=Once,
     )
     threshold: float = flag(
         "A row is dirty if this share of its tokens is in shared n-grams of the shortest "
