@@ -123,7 +123,7 @@ def predict_rtts(predictor: Predictor, pings: Sequence[tuple[Any, ...]]) -> list
         is to get times, event_time.
 
     Raises:
-      as `predict_rtt`.
+      ProbelineError: as in `predict_rtt`, with UsageError and ValueError.
 
     Example:
 
