@@ -112,14 +112,15 @@ class OneLineParser(argparse.ArgumentParser):
                 ) from None
             if text.startswith("--") and text.endswith("=--"):  # argparse would make it a list
                 self.error(f"{text}: -- is not a value")
-        self._given = [text.partition("=")[0] for text in flags if text.startswith("--")]
+        self._given = [text.partition("=")[0] for text in flags if text[:1] == "-" and text[2:]]
         return super().parse_known_args(flags, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError with argparse's message and the cure."""
         known = {name for action in self.flags for name in action.option_strings}
         for wrong in (name for name in self._given if name not in known and name != "--help"):
-            if near := difflib.get_close_matches(wrong, known, n=1):
+            meant = "--" + wrong.lstrip("-").replace("-", "_")
+            if near := difflib.get_close_matches(meant, known, n=1):
                 raise UsageError(f"{wrong} is not a flag: did you mean {near[0]}?")
         raise UsageError(f"{message}; --help lists the flags")
 

@@ -114,6 +114,7 @@ def test_commands_of_the_docs(tmp_path: Path, monkeypatch, capsys, wide) -> None
     (["--context=1,test:60,0"], "there is no row test:60"),
     ([f"--context={2**63},0,0"], "the seed is over"),
     (["--rows=3"], "--rows is not a flag: did you mean --row?"),
+    (["-row", "3"], "-row is not a flag: did you mean --row?"),
 ])  # fmt: skip
 def test_invalid_flags(flags, message: str, alike: Path, capsys) -> None:
     assert message in refusal(capsys, 2, str(alike), *flags)
