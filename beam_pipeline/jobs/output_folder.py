@@ -211,7 +211,8 @@ def _clear(output: str, run: JobRun, overwrite: bool, append: bool, files: Outpu
             f"--{files.flag}={output} holds a finished {files.name}: choose another folder, or "
             "pass --overwrite to replace it"
         )
-    for other in _SUCCESS_NAMES:
+    is_for_folder = "/" not in files.success  # attributes lie beside the corpus that they are of
+    for other in _SUCCESS_NAMES if is_for_folder else ():
         if other != files.success and exists(os.path.join(output, other)):
             raise UsageError(
                 f"--{files.flag}={output} holds {other}, the mark of what another program has "

@@ -89,7 +89,9 @@ def test_the_arena_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     less = {"num_contexts": 8, "num_rtt": 50, "num_train_contexts": 8, "num_train_rows": 50}
     monkeypatch.setattr(arena, "EXTENT", less)
     folders = ["--networks=small", f"--data_dir={tmp_path}", f"--results={tmp_path}/results"]
-    flags = ["--seeds=3", "--ablate", "learning_rate=0", "--recipe", *LESS_TRAINING]
+    # The simple methods' contexts, so that all are asked for the same RTTs.
+    contexts = "network_fixed_order_share=1", "network_log_rtt=true"
+    flags = ["--seeds=3", "--ablate", "learning_rate=0", "--recipe", *LESS_TRAINING, *contexts]
     assert arena.main([*folders, *flags]) == 0
     simple, trained, changed = check_results("arena", tmp_path).runs
     assert simple.details["errors"] == trained.details["errors"] and simple.figures.keys() < {"all"}
