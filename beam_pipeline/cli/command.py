@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 from beam_pipeline.errors import (
-    EXTRA_OF,
     ProbelineError,
     UsageError,
     extras_of,
@@ -19,8 +18,6 @@ from beam_pipeline.errors import (
     one_line,
     printable,
 )
-
-__all__ = ["EXTRA_OF", "missing_extra", "require_packages", "run_command", "tidy_up_on_sigterm"]
 
 
 def run_command(

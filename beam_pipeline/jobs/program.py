@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
-from beam_pipeline.cli.command import missing_extra, run_command
-from beam_pipeline.errors import ProbelineError, user_error
+from beam_pipeline.cli.command import run_command
+from beam_pipeline.errors import ProbelineError, missing_extra, user_error
 from beam_pipeline.jobs.machine import importing
 
 if TYPE_CHECKING:

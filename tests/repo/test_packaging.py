@@ -14,7 +14,7 @@ import setuptools
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from beam_pipeline.cli.command import EXTRA_OF
+from beam_pipeline.errors import EXTRA_OF
 from tests.support.clean_environment import clean, copy_of_the_project, new_environment, pip
 from tests.support.repository import ROOT
 from tests.support.stand_ins import StandIns, check_copied, check_shell, run_script

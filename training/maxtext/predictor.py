@@ -4,12 +4,12 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +92,7 @@ def load_predictor(checkpoint: str) -> Predictor:
 
     @jax.jit
     def forward(state, inputs, positions, segmentation):
-        with mock.patch.object(AttentionOp, "generate_attention_mask", _attention_mask):
+        with _branches():
             logits = nnx.merge(graph, state)(
                 decoder_input_tokens=inputs,
                 decoder_positions=positions,
@@ -113,13 +113,23 @@ def load_predictor(checkpoint: str) -> Predictor:
     )
 
 
-def _attention_mask(self, query, key, decoder_segment_ids, *args, **kwargs):
-    """Replaces MaxText's causal mask of segments by one that knows branches, with negative ids.
+@contextlib.contextmanager
+def _branches() -> Generator[None]:
+    """Makes MaxText's attention, while it is traced, know branches: see `predictions.Predictor`.
 
-    A branch sees itself and what precedes it of segment 1: `predictions.Predictor`.
+    To MaxText a branch is a part of segment 1; what is added hides branches from all others.
     """
-    ids = decoder_segment_ids
-    asks, sees = ids[:, :, None], ids[:, None, :]
-    mask = (asks == sees) | ((asks < 0) & (sees == 1))
-    mask &= jnp.tri(ids.shape[1], dtype=bool)
-    return jnp.where(mask, 0.0, DEFAULT_MASK_VALUE)[:, None, None]
+    usual = AttentionOp.generate_attention_mask
+
+    def mask(self, query, key, decoder_segment_ids, *args, **kwargs):
+        ids = decoder_segment_ids
+        found: Any = usual(self, query, key, jnp.where(ids < 0, 1, ids), *args, **kwargs)
+        asks, sees = ids[:, :, None], ids[:, None, :]
+        is_hidden = (sees < 0) & (asks != sees)
+        return jnp.where(is_hidden[:, None, None], DEFAULT_MASK_VALUE, found)
+
+    AttentionOp.generate_attention_mask = mask
+    try:
+        yield
+    finally:
+        AttentionOp.generate_attention_mask = usual

@@ -17,10 +17,10 @@ import setuptools
 
 from beam_pipeline import __version__
 from beam_pipeline.cli import probeline
-from beam_pipeline.cli.command import EXTRA_OF, run_command
+from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.probeline import PROGRAMS, Program, main
 from beam_pipeline.dataset.rows import open_dataset
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import EXTRA_OF, ProbelineError, UsageError
 from tests.support.repository import ROOT
 from tests.support.warm_python import warm_python
 
