@@ -7,10 +7,11 @@
     python -m benchmarks.arena --networks my/rows --checkpoint my/rows=runs/first
 
 The networks are those of benchmarks.networks, or any dataset's folder; the methods those of
-benchmarks.baselines, and of `training.evaluate`, whose definitions hold: all are asked for the same
-RTTs of held-out probes, at least half of them to destinations that the context has measured, and
-half to new ones. Models are checkpoints, or trained here: `tiny` with its recipe, and then, by
---ablate, with one change of it.
+benchmarks.baselines, and of `training.evaluate`, whose definitions hold: at least half of the RTTs,
+of held-out probes, are to destinations that the context has measured, and half to new ones. A model
+is asked in contexts of its own kind, the simple methods in those of `baselines.Contexts`. Models
+are checkpoints, or trained here: `tiny` with its recipe, and then, by --ablate, with one change of
+it.
 """
 
 import math
