@@ -68,7 +68,7 @@ def run(folder: Path) -> int:
         f"To look at in a browser: {page}\n"
         f"Next, on data of your own: .venv/bin/python -m beam_pipeline.main --input "
         f"'data/*.parquet' --output rows --columns event_time=ts\n"
-        f"A model that has learned, in half an hour of one core: docs/learning.md",
+        f"What models learn of a network, and how that is measured: docs/learning.md",
         soft_wrap=True,
     )
     return 0
