@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from beam_pipeline.kernels import cache_folder
 from tests.support.warm_python import TRAINING, stop, warm_python
 
 HERE = Path(__file__).parent
@@ -38,6 +39,8 @@ dev=$(mktemp -d) && mount -t tmpfs none "$dev"
 cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/std* /dev/fd "$dev"
 mkdir -m 1777 "$dev/shm" && mount --move "$dev" /dev && rmdir "$dev"
 mount --bind /tmp /tmp && mount --bind "$PWD" "$PWD" && cd "$PWD"
+kernels=$XDG_CACHE_HOME/probeline
+mkdir -p "$kernels" && mount --bind "$kernels" "$kernels"
 mount -o bind,remount,ro / && exec "$@"
 """
 _RUN = """
@@ -286,6 +289,7 @@ def main() -> int:
 
     if os.environ.setdefault("HOSTILE_SANDBOX", "") == "":
         os.environ["HOSTILE_SANDBOX"] = "inside"
+        os.environ["XDG_CACHE_HOME"] = str(cache_folder().parents[1])  # of compiled kernels
         inside = [sys.executable, "-m", "tests.hostile.campaign", *sys.argv[1:]]
         os.execvp("unshare", ["unshare", "-m", "sh", "-ec", _SANDBOX, "sh", *inside])
     parser = argparse.ArgumentParser(description=__doc__)

@@ -112,7 +112,7 @@ def read(arguments: Sequence[str]) -> Arguments:
         values["skip_jax_distributed_system"] = True
         overrides.append("skip_jax_distributed_system=true")
     folder = values.get("base_output_directory")
-    if folder and "://" not in folder:  # Orbax requires absolute paths
+    if isinstance(folder, str) and folder and "://" not in folder:  # Orbax requires absolute paths
         values["base_output_directory"] = os.path.abspath(folder)
         overrides.append(f"base_output_directory={values['base_output_directory']}")
     return Arguments(_written(_changed(loaded)), tuple(overrides), values)
