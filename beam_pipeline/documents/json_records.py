@@ -284,7 +284,7 @@ def _find_ends(block, state, is_sequence):
                 in_string = 0
             continue
         if is_sequence and last:
-            is_broken = byte == _SEPARATOR or byte == _LINE_FEED and (in_string or depth == 0)
+            is_broken = byte == _SEPARATOR or (byte == _LINE_FEED and (in_string or depth == 0))
             if byte == _OPEN_OBJECT:
                 is_broken = depth == 0 or last not in (_COLON, _COMMA, _OPEN_LIST)
             if is_broken:
