@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import random
 import re
 import shutil
@@ -317,7 +318,14 @@ def main() -> int:
         print(record["area"], record["use"], record["faults"], record["error"][-300:].strip())
     if args.results:
         summary = [{name: record[name] for name in ("area", "use", "faults")} for record in failed]
-        document = {"uses": len(records), "areas": table, "failed": summary}
+        machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+        document = {
+            "machine": machine,
+            "date": time.strftime("%Y-%m-%d"),
+            "uses": len(records),
+            "areas": table,
+            "failed": summary,
+        }
         args.results.write_text(json.dumps(document, indent=1) + "\n")
     return bool(failed)
 
