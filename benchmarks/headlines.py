@@ -1,7 +1,7 @@
 """The README's table of figures, from the newest results of each bench.
 
-A line per run: a question with the figures of Probeline and of its peers in the same bench, in the
-same unit, whoever was faster.
+A line per bench, of the last results of its newest day: a question with the figures of Probeline
+and of its peers in the same bench, in the same unit, whoever was faster.
 """
 
 from pathlib import Path
@@ -30,12 +30,12 @@ def markdown(folder: Path) -> str:
     """Returns the table, with a note on the machine."""
     lines, machines, sources = [], set[str](), dict[str, None]()
     for bench, headline in _HEADLINES.items():
-        for results in results_files.newest_day(bench, folder):
-            if line := headline(results):
-                peers = "; ".join(f"{name} {answer}" for name, answer in line.peers.items())
-                lines.append([line.question, line.own, peers])
-                machines.add(md.machine(results))
-                sources[_source(results)] = None
+        day = [(headline(each), each) for each in results_files.newest_day(bench, folder)]
+        for line, results in [(line, results) for line, results in day if line][-1:]:
+            peers = "; ".join(f"{name} {answer}" for name, answer in line.peers.items())
+            lines.append([line.question, line.own, peers])
+            machines.add(md.machine(results))
+            sources[_source(results)] = None
     notes = (
         f"{'; '.join(sorted(machines))}; {'; '.join(sources)}. CPU is of all processes of a "
         "command, start-up included, MiB their peak."

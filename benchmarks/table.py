@@ -3,7 +3,7 @@
     python -m benchmarks.table [--bench=loading] [--document=FILE] [--results=benchmarks/results]
 
 Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document named by
-DOCUMENTS. `headlines`, for the README, has a line or two per bench; `grouping` and
+DOCUMENTS. `headlines`, for the README, has a line per bench; `grouping` and
 `growing` show all results of the newest day.
 """
 
