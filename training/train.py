@@ -39,7 +39,7 @@ def make_parser() -> OneLineParser:
         "training.train",
         "Trains a transformer on probe rows with MaxText.",
         "tiny network_train_files=rows/train base_output_directory=runs run_name=first steps=200",
-        "The same command continues from the last checkpoint; docs/training_keys.md lists our keys",
+        "The same command continues the run. docs/training_keys.md lists our keys.",
     )
     parser.add_argument(
         "config", nargs="?", help="tiny, 95m or 680m, or a config file of MaxText (.yml)"
