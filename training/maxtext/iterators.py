@@ -25,6 +25,7 @@ from maxtext.utils import max_logging, maxtext_utils, train_utils
 from pydantic import Field, create_model, model_validator
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.machine import num_cores
 from training.batches.config import DataConfig
 from training.batches.mixture import check_single, parse_files
 from training.dataset import build_dataset
@@ -172,7 +173,7 @@ def num_workers(worker_count: int, ram_budget_mb: int) -> int:
     """Returns the number of workers; -1 is as many as cores and the budget allow."""
     if worker_count != -1:
         return worker_count
-    chosen = min(len(os.sched_getaffinity(0)), ram_budget_mb // _WORKER_MB)
+    chosen = min(num_cores(), ram_budget_mb // _WORKER_MB)
     max_logging.log(f"grain_worker_count=-1, grain_ram_budget_mb={ram_budget_mb}: {chosen} workers")
     return chosen
 
