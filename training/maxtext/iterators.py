@@ -29,9 +29,8 @@ from beam_pipeline.machine import num_cores
 from training.batches.config import DataConfig
 from training.batches.mixture import check_single, parse_files
 from training.dataset import build_dataset
-from training.maxtext.curriculum import Shares, Stage, check_shares, stages_of
+from training.maxtext.curriculum import Shares, Stage, check_shares, share_of, stages_of
 from training.maxtext.feed import Feed, FeedIterator
-from training.maxtext.loss_weights import keep_targets, weights_of_kinds
 from training.statistics.feed_report import FeedReport
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
@@ -58,7 +57,6 @@ class _NetworkKeys(types.MaxTextConfig):
     network_train_files: str = ""  # DataConfig's files, or a mixture
     network_eval_files: str = ""  # DataConfig's files
     network_train_tokens: int = Field(0, ge=0)  # instead of `steps`
-    network_loss_weights: dict[str, float] = Field(default_factory=dict[str, float])
     network_curriculum: str = Field("", coerce_numbers_to_str=True)  # see `curriculum`
     grain_debug_mode: bool = False  # check and describe the first batches
     grain_visualization_dir: str = ""  # for figures of the first batches
@@ -92,9 +90,7 @@ def _data_keys() -> dict[str, Any]:
 
 # MaxText's config with dataset_type=network and our keys: `network_x` is field x of DataConfig.
 NetworkConfig = create_model("NetworkConfig", __base__=_NetworkKeys, **_data_keys())
-SHARES = tuple(
-    key for name, key in DATA_KEYS.items() if DATA_OPTIONS[name].metadata.get("by_stage")
-)
+_BY_STAGE = [name for name in DATA_KEYS if DATA_OPTIONS[name].metadata.get("by_stage")]
 
 
 def stages(config: Any) -> list[Stage]:
@@ -129,14 +125,13 @@ def check_config(config: Any) -> None:
             f"eval_interval={config.eval_interval} needs data: set network_eval_files=rows/test"
         )
     check_single(config.network_eval_files, "network_eval_files")
-    weights_of_kinds(config.network_loss_weights)
-    for key in SHARES:
-        check_shares(key, getattr(config, key), len(stages(config)))
     if stage_of(config).number > 0 and not config.enable_checkpointing:
         raise UsageError(
             "network_curriculum passes the model between stages in checkpoints: set "
             "enable_checkpointing=true"
         )
+    for key in (DATA_KEYS[name] for name in _BY_STAGE):
+        check_shares(key, getattr(config, key), config.network_curriculum)
 
 
 def completed_steps(checkpoints: epath.PathLike) -> int:
@@ -188,6 +183,7 @@ def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> Da
         for name, key in DATA_KEYS.items()
     }
     options |= {
+        **{name: share_of(options[name], stage) for name in _BY_STAGE},
         # MaxText's batch has a share for every host, including those that load no data.
         "batch_size": batch_size // jax.process_count() * len(hosts),
         "seed": options["seed"] + stage.number,
@@ -214,10 +210,7 @@ def make_network_iterator(
     `pyconfig.initialize`; `process_indices` are the processes that load data.
     """
     stage, of_data = stage_of(config), data_config(config, process_indices, is_eval=is_eval)
-    report = weigh = None
-    if not is_eval and config.network_loss_weights:
-        of_kinds = weights_of_kinds(config.network_loss_weights)
-        weigh = functools.partial(keep_targets, of_kinds=of_kinds, seed=of_data.seed)
+    report = None
     if not is_eval and (config.grain_debug_mode or config.grain_visualization_dir):
         folder = config.grain_visualization_dir
         if folder and config.network_curriculum:
@@ -226,7 +219,7 @@ def make_network_iterator(
         report = FeedReport(folder, of_data.host_index, log=log, log_rtt=of_data.log_rtt)
     step_tflops, _, _ = maxtext_utils.calculate_tflops_training_per_device(config, log=False)
     return MultiHostDataLoadIterator(
-        Feed(build_dataset(of_data), stage.begin, report, step_tflops, weigh),
+        Feed(build_dataset(of_data), stage.begin, report, step_tflops),
         global_mesh,
         config.generate_padding_batch_eval if is_eval else config.generate_padding_batch_train,
         expansion_loading_factor_for_grain=config.expansion_factor_real_data,
