@@ -35,8 +35,9 @@ def machine_memory_bytes(cgroup_limits: tuple[Path, ...] = _CGROUP_LIMITS) -> in
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in cgroup_limits:
-        if path.is_file() and (text := path.read_text().strip()).isdigit():
-            limits.append(int(text))
+        with contextlib.suppress(OSError):
+            if (text := path.read_text().strip()).isdigit():
+                limits.append(int(text))
     return min(limits)
 
 

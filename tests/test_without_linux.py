@@ -15,6 +15,7 @@ from beam_pipeline import machine
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
 from tests.support.repository import ROOT
+from tests.support.waiting import is_alive, wait_until
 
 # A job of several units in two spawned processes, then batches of it. What a fork would share, such
 # as the size of a unit, has to reach the workers in what the runner sends.
@@ -64,6 +65,24 @@ def test_a_job_and_a_loader_need_nothing_of_linux(tmp_path: Path, more: str) -> 
     )
     expected = make_dataset(source, tmp_path / "expected", "--direct_num_workers=1")
     assert files_of(tmp_path / "private" / "out") == files_of(expected)
+
+
+SPAWNER = """
+import time
+from beam_pipeline.jobs import local_runner
+print(local_runner._start(forks=False)[0].pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_no_spawned_worker_outlives_the_program() -> None:
+    with subprocess.Popen([sys.executable, "-c", SPAWNER], stdout=subprocess.PIPE, cwd=ROOT) as it:
+        assert it.stdout is not None
+        worker = int(it.stdout.readline())
+        assert is_alive(worker)
+        it.kill()
+    assert wait_until(lambda: not is_alive(worker))
 
 
 @pytest.mark.parametrize("cause", ["darwin", "no /proc"])

@@ -14,6 +14,7 @@ import threading
 import types
 import warnings
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -26,7 +27,7 @@ from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
 from beam_pipeline.jobs.imports import call, importing, is_lean
 from beam_pipeline.machine import can_fork, end_with_parent
 
-_DYING_S = 1
+_DYING_S, _STOPPING_S = 1, 5
 _Worker = tuple[BaseProcess, Connection]
 
 
@@ -72,9 +73,12 @@ def _start(forks: bool) -> _Worker:
     process = multiprocessing.get_context("spawn").Process(target=call, args=arguments, daemon=True)
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")  # else a user's would be imported
+    resource_tracker.ensure_running()  # it unblocks SIGINT
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # see `_work`
     try:
         process.start()
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         sys.modules["__main__"] = main
     return process, ours
 
@@ -115,7 +119,8 @@ class _WorkerHandler(beam_seams.GrpcWorkerHandler):
 
     def stop_worker(self) -> None:
         self._is_stopping.set()
-        self._process.join()
+        self._process.join(_STOPPING_S)
+        self._process.kill()  # one that was still starting would look for the runner forever
 
     def _watch(self) -> None:
         """Fails the runner's pending requests if the worker dies; they would wait forever."""

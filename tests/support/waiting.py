@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 HANG_S = 1200  # more than ten times what anything that is waited for takes
 
@@ -16,3 +17,12 @@ def wait_until(
             return False
         time.sleep(0.01)
     return True
+
+
+def is_alive(process: int) -> bool:
+    """Returns whether a process runs, by /proc."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

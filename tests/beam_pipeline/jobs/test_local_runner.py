@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
-from tests.support.waiting import HANG_S, wait_until
+from tests.support.waiting import HANG_S, is_alive, wait_until
 from tests.support.warm_python import warm_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
@@ -62,14 +62,6 @@ def end_of(program: subprocess.Popen[str]) -> tuple[int, str]:
 
 def workers_of(folder: Path) -> set[int]:
     return {int(path.name.partition("-")[2]) for path in folder.glob("worker-*")}
-
-
-def is_alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 COMPRESSED = "--array_record_options=group_size:1,zstd:1"  # whose writer has a thread
