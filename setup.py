@@ -78,7 +78,7 @@ MAXTEXT = [
 ]
 # The same on a GPU: JAX with the libraries of CUDA 12, which every driver from 525 on runs.
 GPU = [*MAXTEXT, "jax[cuda12]>=0.11.1,<0.12"]
-# The same on a TPU; not in one environment with gcp, see docs/training.md. MaxText asks for a jax
+# The same on a TPU; not in one environment with gcp, see docs/tpu_pod.md. MaxText asks for a jax
 # of its time or newer, the bound is that of MAXTEXT.
 TPU = [*TRAINING, "maxtext[tpu]==0.2.5", "jax[tpu]>=0.11.1,<0.12"]
 REPORT = [

@@ -21,7 +21,7 @@ class Prices:
     """US dollars, us-central1, batch, undiscounted except for the tiers of Dataflow Shuffle.
 
     Google publishes them at cloud.google.com/dataflow/pricing and cloud.google.com/storage/pricing,
-    and may change them; docs/dataflow.md has their sources.
+    and may change them; docs/dataflow_estimate.md has their sources.
     """
 
     vcpu_hour: float = 0.056

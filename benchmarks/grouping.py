@@ -1,21 +1,18 @@
 """Bench: measurements in Parquet to probe rows in ArrayRecord, Probeline and its peers.
 
     python -m benchmarks.grouping --sizes 1m 10m --rounds 3
-    python -m benchmarks.grouping --sizes 6m --num_probes 3000
-    python -m benchmarks.grouping --sizes 6m --num_probes 600000
 
 Data is generated once per size. Every round runs all contenders on it, each as a separate process,
 and begins with a different one; a run counts only if its output has all measurements. An unmeasured
-run of each contender on a small input first caches compiled code. The second and third command on
-one day show the cost of a probe. All get the same ArrayRecord options, arrow encoding, largest row
-and share of training probes. All runs, including failed ones, and their medians go to results/.
+run of each contender on a small input first caches compiled code. All get the same ArrayRecord
+options, arrow encoding, largest row and share of training probes. All runs, including failed ones,
+and their medians go to results/.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,34 +128,34 @@ def _title(case: dict) -> str:
     return CONTENDERS[case["contender"]].title
 
 
+def _size(line: Median) -> int:
+    return line.case["num_measurements"]
+
+
 def rate(line: Median) -> float:
     """Returns M measurements per CPU-second."""
     return line.case["num_measurements"] / line.figures["cpu_s"] / 1e6
 
 
 def markdown(day: Sequence[Results]) -> str:
-    """Returns one table of all results of a day, and the cost of another probe, with notes."""
-    lines = [
-        replace(line, case={**line.case, "num_probes": results.options["num_probes"]})
-        for results in day
-        for line in medians(results.runs)
-    ]
-    lines.sort(key=lambda line: (*_data(line), line.figures.get("cpu_s", 1e99)))
+    """Returns one table of a day's results of the usual number of probes, with notes."""
+    usual = [results for results in day if results.options["num_probes"] == NUM_PROBES]
+    day = usual or day
+    lines = [line for results in day for line in medians(results.runs)]
+    lines.sort(key=lambda line: (_size(line), line.figures.get("cpu_s", 1e99)))
     of_duckdb = {
-        _data(line): rate(line)
+        _size(line): rate(line)
         for line in lines
         if line.case["contender"] == DUCKDB and line.figures
     }
 
     def ratio(line: Median) -> str:
-        other = of_duckdb.get(_data(line))
+        other = of_duckdb.get(_size(line))
         return f"{rate(line) / other:.2f}" if other else ""
 
     columns: md.Columns = {
         "contender": lambda line: _title(line.case),
         "measurements": lambda line: md.size(line.case["num_measurements"]),
-        "probes": lambda line: md.size(line.case["num_probes"]),
-        "runs": lambda line: str(line.num_runs),
         "M measurements per CPU-second": lambda line: f"{rate(line):.2f}",
         **md.COSTS,
         "ratio to DuckDB": ratio,
@@ -166,41 +163,17 @@ def markdown(day: Sequence[Results]) -> str:
     options = day[-1].options
     at = lambda case: f"at {md.size(case['num_measurements'])}"  # noqa: E731
     notes = [
-        f"{day[0].date[:10]}, {md.machine(day[0])}; medians, the contenders interleaved.",
-        f"Simulated measurements; all write arrow-encoded records of at most "
-        f"{options['max_row_size_mb']} MiB with ArrayRecord options "
+        md.circumstances(day[0]),
+        f"Simulated measurements of {options['num_probes']:,} probes; all write arrow-encoded "
+        f"records of at most {options['max_row_size_mb']} MiB with ArrayRecord options "
         f"`{options['array_record_options']}`; the engines of the peers have "
         f"{options['threads']} threads. CPU, wall and memory are of the whole process tree, "
         "start of the interpreter included.",
         "The peers do less, which favours them: they do not check or canonicalise addresses, "
         "write no manifest or row index, and one file per split.",
         *(line for results in day for line in md.shortfalls(results, _title, at)),
-        *_per_probe(lines),
     ]
     return md.page([md.results_table(columns, lines, num_named=3)], notes)
-
-
-def _data(line: Median) -> tuple[int, int]:
-    return line.case["num_probes"], line.case["num_measurements"]
-
-
-def _per_probe(lines: Sequence[Median]) -> Iterator[str]:
-    """Yields a sentence for each size that ran with two numbers of probes or more."""
-    cpu_s: dict[int, dict[str, dict[int, float]]] = {}
-    for line in lines:
-        if line.figures:
-            num_probes, size = _data(line)
-            of_contender = cpu_s.setdefault(size, {}).setdefault(_title(line.case), {})
-            of_contender[num_probes] = line.figures["cpu_s"]
-    for size, contenders in cpu_s.items():
-        shown = []
-        for title, found in contenders.items():
-            few, many = min(found), max(found)
-            if few < many:
-                each_us = (found[many] - found[few]) / (many - few) * 1e6
-                shown.append(f"{title} {each_us:.1f}")
-        if shown:
-            yield f"CPU-µs per additional probe, at {md.size(size)}: {'; '.join(shown)}."
 
 
 main = runner.program(_run)

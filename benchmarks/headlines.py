@@ -1,7 +1,7 @@
 """The README's table of figures, from the newest results of each bench.
 
-A line per run: a question with the figures of Probeline and of its peers in the same bench, in the
-same unit, whoever was faster.
+A line per bench, of the last results of its newest day: a question with the figures of Probeline
+and of its peers in the same bench, in the same unit, whoever was faster.
 """
 
 from pathlib import Path
@@ -15,47 +15,45 @@ from benchmarks.overlap_contenders import CONTENDERS as OVERLAP_CONTENDERS
 from benchmarks.overlap_contenders import PROBELINE
 from benchmarks.results import Median, Results, medians
 
-COLUMNS = ("what", "unit", "Probeline", "beside it", "bench, day, runs")
+COLUMNS = ("what", "Probeline", "beside it")
 
 
 class Headline(NamedTuple):
-    """A question, the unit of its answers, ours, and the peers' by name."""
+    """A question with the unit of its answers, ours, and the peers' by name."""
 
     question: str
-    unit: str
     own: str
     peers: dict[str, str]
 
 
 def markdown(folder: Path) -> str:
     """Returns the table, with a note on the machine."""
-    lines, machines = [], set()
+    lines, machines, sources = [], set[str](), dict[str, None]()
     for bench, headline in _HEADLINES.items():
-        for results in results_files.newest_day(bench, folder):
-            if line := headline(results):
-                peers = "; ".join(f"{name} {answer}" for name, answer in line.peers.items())
-                lines.append([line.question, line.unit, line.own, peers, _source(results)])
-                machines.add(md.machine(results))
+        day = [(headline(each), each) for each in results_files.newest_day(bench, folder)]
+        for line, results in [(line, results) for line, results in day if line][-1:]:
+            peers = "; ".join(f"{name} {answer}" for name, answer in line.peers.items())
+            lines.append([line.question, line.own, peers])
+            machines.add(md.machine(results))
+            sources[_source(results)] = None
     notes = (
-        f"Measured on {'; '.join(sorted(machines))}. CPU is of all processes of a command, "
-        "start included, MiB their peak. "
-        "The peers run in the same bench on the same data; what is compared, and what the peers "
-        "leave out, is in benchmarks/README.md, every run in benchmarks/results."
+        f"{'; '.join(sorted(machines))}; {'; '.join(sources)}. CPU is of all processes of a "
+        "command, start-up included, MiB their peak."
     )
-    return "\n".join([md.table(COLUMNS, lines, num_words=2), "", notes])
+    return "\n".join([md.table(COLUMNS, lines), "", notes])
 
 
 def _source(results: Results) -> str:
     num_rounds = results.options["rounds"]
     runs = "1 round" if num_rounds == 1 else f"median of {num_rounds}"
-    return f"{results.bench}, {results.date[:10]}, {runs}"
+    return f"{results.date[:10]}, {runs}"
 
 
 def _good(results: Results) -> list[Median]:
     return [line for line in medians(results.runs) if line.figures]
 
 
-_COSTS = "wall s / CPU-s"
+_COSTS = ", wall s / CPU-s"
 
 
 def _costs(line: Median) -> str:
@@ -66,7 +64,7 @@ def _costs(line: Median) -> str:
 def _grouping(results: Results) -> Headline | None:
     """The largest size that DuckDB ran, too."""
     if results.options["num_probes"] != NUM_PROBES:
-        return None  # used for the cost of a probe, in the bench's own table
+        return None
     sizes: dict[int, dict[str, str]] = {}
     for line in _good(results):
         sizes.setdefault(line.case["num_measurements"], {})[line.case["contender"]] = _costs(line)
@@ -74,8 +72,8 @@ def _grouping(results: Results) -> Headline | None:
     if not both:
         return None
     found = sizes[size := max(both)]
-    question = f"{size / 1e6:g} M measurements to rows"
-    return Headline(question, _COSTS, f"**{found['main']}**", {"DuckDB": found[DUCKDB]})
+    question = f"{size / 1e6:g} M measurements to rows{_COSTS}"
+    return Headline(question, f"**{found['main']}**", {"DuckDB": found[DUCKDB]})
 
 
 def _loading(results: Results) -> Headline | None:
@@ -88,7 +86,7 @@ def _loading(results: Results) -> Headline | None:
         return None
     peers = {LOADERS[n]: f"{found[n]:.2f}" for n in ("seed",) if n in found}
     own = f"**{found['shards']:.1f}** shards, **{found['cache']:.1f}** cache"
-    return Headline("batches of 5,000 probes of all sizes", "M tokens/CPU-second", own, peers)
+    return Headline("batches of 5,000 probes, M tokens/CPU-second", own, peers)
 
 
 def _overlap(results: Results) -> Headline | None:
@@ -99,9 +97,9 @@ def _overlap(results: Results) -> Headline | None:
     own = contest.pop(PROBELINE, None)
     if own is None:
         return None
-    question = f"overlap with {own.figures['text_mb']:,.0f} MB of text, n = 13"
+    question = f"overlap with {own.figures['text_mb']:,.0f} MB of text, n = 13{_COSTS}"
     peers = {OVERLAP_CONTENDERS[name].title: _costs(line) for name, line in contest.items()}
-    return Headline(question, _COSTS, f"**{_costs(own)}**", peers)
+    return Headline(question, f"**{_costs(own)}**", peers)
 
 
 _HEADLINES = {"grouping": _grouping, "loading": _loading, "overlap": _overlap}

@@ -1,4 +1,4 @@
-"""The tables of the overlap bench, with notes."""
+"""The table of the overlap bench, with notes: the peers, then the job by format and passes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -61,45 +61,23 @@ def _title(case: dict[str, Any]) -> str:
     return CONTENDERS[case["contender"]].title
 
 
+def _format(case: dict[str, Any]) -> str:
+    return f", .{case['file_format']}" if case["part"] == "formats" else ""
+
+
 _RATES: md.Columns = {
     "MB per CPU-second, whole run": lambda line: _number(rate(line)),
     "start-up, CPU s": lambda line: _number(line.start_s),
     "MB per CPU-second, start-up apart": lambda line: _number(_scan_rate(line)),
 }
-_TEXT: md.Columns = {"text MB": md.figure("text_mb")}
-_PASSES: md.Columns = {"passes": md.figure("num_passes")}
-_COSTS = {name: md.COSTS[name] for name in ("wall s", "peak MiB")}
-_PEERS: md.Columns = {
-    "contender": lambda line: _title(line.case),
+_COLUMNS: md.Columns = {
+    "contender": lambda line: _title(line.case) + _format(line.case),
     "n": lambda line: line.case["lengths"],
-    **_TEXT,
+    "passes": md.figure("num_passes"),
+    "text MB": md.figure("text_mb"),
     **_RATES,
-    **_COSTS,
-    "documents with a hit": md.figure("num_documents"),
+    **{name: md.COSTS[name] for name in ("wall s", "peak MiB")},
 }
-_FORMATS: md.Columns = {
-    "format": lambda line: f".{line.case['file_format']}",
-    "n": lambda line: line.case["lengths"],
-    **_PASSES,
-    **_TEXT,
-    **_RATES,
-    **_COSTS,
-}
-_GROWTH: md.Columns = {
-    "text MB": lambda line: f"{line.figures.get('text_mb', line.case['mb']):,.0f}",
-    **_PASSES,
-    "CPU s": md.COSTS["CPU s"],
-    "start-up, CPU s": _RATES["start-up, CPU s"],
-    "CPU s per GB, start-up apart": lambda line: _number(
-        line.scan_s and line.scan_s / line.figures["text_mb"] * 1000
-    ),
-    **_COSTS,
-}
-_SECTIONS = (
-    ("**Beside its peers**", "peers", _PEERS, 2),
-    ("**The job, by format and by passes over the text**", "formats", _FORMATS, 2),
-    ("**More and more text**, against an index of {indexed} n-grams", "growth", _GROWTH, 0),
-)
 
 
 def _notes(results: Results) -> list[str]:
@@ -110,6 +88,15 @@ def _notes(results: Results) -> list[str]:
         "uncompressed, without the JSON around it. Start-up is the same command on 20 documents: "
         "interpreter and libraries, the evaluation side, the end of the run.",
     ]
+    growth = [line for line in medians(results.runs) if line.case["part"] == "growth"]
+    if growth := [line.figures for line in growth if line.figures]:
+        sizes = (
+            f"{figures['peak_mib']:,.0f} MiB at {figures['text_mb']:,.0f} MB" for figures in growth
+        )
+        indexed = max(figures["num_indexed"] for figures in growth)
+        lines.append(
+            f"Peak with {indexed / 1e6:.1f} M n-grams in the index: {', '.join(sizes)} of text."
+        )
     found: dict[tuple, set] = {}
     for run in results.runs:
         if "num_ngrams" in run.figures and run.case["part"] != "start":
@@ -129,11 +116,8 @@ def _notes(results: Results) -> list[str]:
 
 
 def markdown(results: Results) -> str:
-    """Returns all tables that have runs, and the notes."""
-    every, tables = medians(results.runs), []
-    for title, part, columns, num_words in _SECTIONS:
-        if lines := _lines(part, every):
-            indexed = max(line.figures.get("num_indexed", 0) for line in lines)
-            title = title.format(indexed=f"{indexed / 1e6:.1f} M" if indexed else "no")
-            tables += [title, md.results_table(columns, lines, 1, num_words)]
-    return md.page(tables, _notes(results))
+    """Returns the table and the notes."""
+    every = medians(results.runs)
+    lines = _lines("peers", every)
+    lines += [line for line in _lines("formats", every) if "," not in line.case["lengths"]]
+    return md.page([md.results_table(_COLUMNS, lines, 1, num_words=2)], _notes(results))

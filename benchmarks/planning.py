@@ -147,7 +147,6 @@ def markdown(results: Results) -> str:
         "probes": lambda line: md.size(line.case["num_probes"]),
         "hosts": lambda line: str(line.case["hosts"]),
         "workers": lambda line: str(line.case["workers"]),
-        "rows": md.figure("num_rows"),
         "planning, CPU s": md.figure("plan_cpu_s", "{:.1f}"),
         "MiB": md.figure("plan_mib"),
         "first batch, wall s": md.figure("batch_s", "{:.1f}"),

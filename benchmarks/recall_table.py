@@ -1,4 +1,4 @@
-"""The tables of the recall bench."""
+"""The table of the recall bench."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,15 +7,12 @@ from benchmarks import markdown as md
 from benchmarks.overlap_contenders import PROBELINE
 from benchmarks.results import Results, Run
 
-_KINDS = ("verbatim", "prefix", "suffix", "lines", "embedded", "paraphrase")
-_LITERAL, _SHORT = _KINDS[:-1], "short"
-_FALSE = {
-    "pairs": ("short rows", "long rows"),
-    "rows": ("short rows", "long rows"),
-    "documents": ("boilerplate", "near", "background"),
+_KINDS = {  # of what is planted, by their title
+    "literal copies": ("verbatim", "prefix", "suffix", "lines", "embedded"),
+    "paraphrases": ("paraphrase",),
+    "short rows": ("short",),
 }
-_TITLES = {"rows": "**Evaluation rows**", "documents": "**Documents**"}
-_SWEPT_N = 13
+_UNITS = ("rows", "documents")
 
 type Score = dict[str, Any]
 
@@ -49,76 +46,42 @@ def _precision(score: Score) -> str:
     return "" if score["precision"] is None else f"{score['precision']:.1%}"
 
 
-def _counts(score: Score, which: str, names: Sequence[str]) -> list[str]:
-    return [f"{score[which].get(name, 0):,}" for name in names]
+def _sum(counts: dict[str, int], kinds: Sequence[str]) -> int:
+    return sum(counts.get(kind, 0) for kind in kinds)
 
 
-def _unit_table(runs: Sequence[Run], unit: str) -> list[str]:
-    """Returns the titled table of a unit, or nothing."""
-    lines = [*_scores([run for run in runs if not _is_swept(run.case)], unit)]
-    if not lines:
-        return []
-    planted = lines[0][2]["planted"]
-    kinds = [kind for kind in (*_KINDS, _SHORT) if kind in planted]
-    titles = ["found by", *(f"{kind} ({planted[kind]})" for kind in kinds)]
-    titles += [*(f"false: {name}" for name in _FALSE[unit]), "precision"]
-    names: dict[tuple[str, ...], dict[str, list[str]]] = {}  # of the same counts
-    for name, detector, score in lines:
-        counts = *_counts(score, "found", kinds), *_counts(score, "false", _FALSE[unit])
-        same = names.setdefault((*counts, _precision(score)), {}).setdefault(name, [])
+def _lines(runs: Sequence[Run], unit: str) -> list[list[str]]:
+    """Returns the lines of a unit; cases of the same counts share one."""
+    names: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for name, detector, score in _scores([run for run in runs if not _is_swept(run.case)], unit):
+        cells = [f"{_sum(score['found'], kinds):,}" for kinds in _KINDS.values()]
+        cells += [f"{sum(score['false'].values()):,}", _precision(score)]
+        same = names.setdefault(tuple(cells), {}).setdefault(name, [])
         same += [detector] if detector else []
-    rows = [
-        ["; ".join(_joined(*each) for each in same.items()), *cells]
+    return [
+        [unit, "; ".join(_joined(*each) for each in same.items()), *cells]
         for cells, same in names.items()
     ]
-    return [_TITLES[unit], md.table(titles, rows)]
 
 
 def _joined(name: str, detectors: list[str]) -> str:
     return f"{name}: {', '.join(detectors)}" if detectors else name
 
 
-def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list[str]:
-    """Returns the titled table of a case's limit while the limit `other` is off, or nothing."""
-    plain = {"contender": PROBELINE, "preset": "exact", "tokenizer": "", other: 0}
-    swept = [run for run in runs if plain.items() <= run.case.items()]
-    swept.sort(key=lambda run: run.case[limit])
-    if len(swept) < 2:
-        return []
-
-    def cells(run: Run) -> list[str]:
-        of = {
-            score["unit"]: score
-            for score in run.details.get("scores", ())
-            if score["detector"] == f"n = {_SWEPT_N}"
-        }
-        found = of["pairs"]["found"]
-        counts = [sum(found.get(kind, 0) for kind in _LITERAL), found.get(_SHORT, 0)]
-        counts += [of[unit]["false"].get(cause, 0) for unit, cause in causes]
-        return [f"{count:,}" for count in counts]
-
-    causes = [(unit, cause) for unit in ("pairs", "rows") for cause in reversed(_FALSE[unit])]
-    titles = [f"`{flag}`", "planted pairs found", "of short rows"]
-    titles += [f"false {unit}: {cause}" for unit, cause in causes]
-    rows = [[f"{run.case[limit] or 'off'}", *cells(run)] for run in swept if not run.error]
-    return [f"**`{flag}`**, n = {_SWEPT_N}", md.table(titles, rows)]
-
-
 def markdown(results: Results) -> str:
-    """Returns all tables that have runs, and the notes."""
-    tables = [part for unit in _TITLES for part in _unit_table(results.runs, unit)]
-    limits = ("max_eval_rows", "min_tokens")
-    tables += _sweep_table(results.runs, "K", *limits)
-    tables += _sweep_table(results.runs, "--min_tokens", *reversed(limits))
+    """Returns the table and the notes."""
+    planted = next(score["planted"] for _, _, score in _scores(results.runs, _UNITS[0]))
+    titles = [f"{title} ({_sum(planted, kinds)})" for title, kinds in _KINDS.items()]
+    lines = [line for unit in _UNITS for line in _lines(results.runs, unit)]
+    table = md.table(["what", "found by", *titles, "false", "precision"], lines, num_words=2)
     options = results.options
     corpus = (
         f"Up to {options['num_rows']:,} rows of {'a user’s' if options.get('own') else 'an'} "
         f"evaluation set, {options['num_per_kind']:,} "
         f"planted in each way, {options['num_background']:,} documents of background; seed "
-        f"{options['seed']}. n-grams that more "
-        "than K evaluation rows share are dropped by `--drop_ngrams`."
+        f"{options['seed']}."
     )
     notes = [corpus, md.circumstances(results)]
     for name, version in options.get("versions_of_peers", {}).items():
         notes.append(f"{name}: version {version}.")
-    return md.page(tables, [*notes, *md.shortfalls(results, _name, lambda _: "")])
+    return md.page([table], [*notes, *md.shortfalls(results, _name, lambda _: "")])

@@ -17,7 +17,6 @@ from benchmarks.estimate import (
     Prices,
     Run,
     Use,
-    bucket_figures,
     costs_of,
     per_measurement,
     per_shard,
@@ -58,37 +57,13 @@ _MEASURED: md.Columns = {
 
 
 def measured(lines: list[Median]) -> str:
-    """Returns the table of the job's runs: CPU and bytes per measurement."""
-    jobs = [line for line in lines if line.case["shape"] not in _APART]
+    """Returns the table of the largest job of each shape: CPU and bytes per measurement."""
+    largest: dict[tuple[str, str], Median] = {}
+    for line in sorted(lines, key=lambda line: line.case.get("num_measurements", 0)):
+        if line.case["shape"] not in _APART:
+            largest[line.case["shape"], line.case["place"]] = line
+    jobs = [line for line in lines if line in largest.values()]
     return md.results_table(_MEASURED, jobs, num_named=3, num_words=2)
-
-
-def many_probes(lines: list[Median]) -> str:
-    """Returns the table of one work unit and one bucket, by the run's number of probes."""
-    columns = (
-        *("probes of the run", "rows of a bucket", "pre-group", "sort and cut", "write"),
-        *("all", "ratio", "grouped by probe", "grouped by shard", "ratio", "peak MiB"),
-    )
-    rows, first = [], None
-    for line in lines:
-        if line.case["shape"] != "a unit and a bucket" or not line.figures:
-            continue
-        figures, found = line.figures, bucket_figures(line)
-        first = first or found
-        ns = {name: figures[f"{name}_cpu_s"] * 1e9 for name in ("unit", "sort", "write")}
-        n = figures["measurements"]
-        by_key = [figures[f"grouped_by_{key}_bytes"] / n for key in ("probe", "shard")]
-        cells = [
-            *(md.size(line.case["num_probes"]), f"{figures['rows']:,}"),
-            *(f"{ns['unit'] / figures['unit_rows']:,.0f}",),
-            *(f"{ns[name] / n:,.0f}" for name in ("sort", "write")),
-            *(f"{found['cpu_s'] * 1e9:,.0f}", f"{found['cpu_s'] / first['cpu_s']:.1f}"),
-            *(f"{of_key:.1f}" for of_key in by_key),
-            f"{found['shuffle_bytes'] / first['shuffle_bytes']:.1f}",
-            f"{max(value for name, value in figures.items() if name.endswith('_mib')):,.0f}",
-        ]
-        rows.append(cells)
-    return md.table(columns, rows) if rows else "They were not measured."
 
 
 def requests(lines: list[Median]) -> str:
@@ -120,7 +95,7 @@ def num_shards(num_measurements: int, num_probes: int) -> int:
 
 
 def estimates(lines: list[Median], prices: Prices, assumed: Assumptions) -> str:
-    """Returns the table of estimates, low and high, for each of TARGETS."""
+    """Returns the table of estimates, from low to high, for each of TARGETS."""
     requests_per_shard = per_shard(lines)
     a_slice, few = (per_measurement(lines, shape) for shape in ("all probes", "few probes"))
     larger = PerMeasurement(*map(max, astuple(a_slice), astuple(few)))
@@ -133,11 +108,13 @@ def estimates(lines: list[Median], prices: Prices, assumed: Assumptions) -> str:
         figures = with_more_probes(
             a_slice if size < LARGE_RUN else larger, lines, NUM_PROBES, num_probes
         )
-        for name in ("low", "high"):
-            use = use_of(run, figures, requests_per_shard, assumed, is_high=name == "high")
-            columns.append(f"{md.size(size)} of {md.size(num_probes)}, {name}")
-            for title, cell in _estimate(run, use, costs_of(use, prices, assumed)):
-                rows[title].append(cell)
+        columns.append(f"{md.size(size)} of {md.size(num_probes)}")
+        both = []
+        for is_high in (False, True):
+            use = use_of(run, figures, requests_per_shard, assumed, is_high=is_high)
+            both.append(_estimate(run, use, costs_of(use, prices, assumed)))
+        for (title, low), (_, high) in zip(*both):
+            rows[title].append(low if low == high else f"{low}–{high}")
     return md.table(columns, [[title, *cells] for title, cells in rows.items()])
 
 
@@ -180,9 +157,6 @@ def markdown(results: Results) -> str:
         measured(lines),
         md.circumstances(results),
         requests(lines),
-        f"**Measured**, one work unit and one bucket of {md.size(LARGE_RUN)} measurements, CPU in "
-        "nanoseconds and bytes per measurement; ratios are to the first line:",
-        many_probes(lines),
         "**Estimated** from these figures, not measured (`benchmarks/estimate.py` has the "
         "formulas):",
         estimates(lines, prices, assumed),

@@ -3,7 +3,7 @@
     python -m benchmarks.table [--bench=loading] [--document=FILE] [--results=benchmarks/results]
 
 Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document named by
-DOCUMENTS. `headlines`, for the README, has a line or two per bench; `grouping` and
+DOCUMENTS. `headlines`, for the README, has a line per bench; `grouping` and
 `growing` show all results of the newest day.
 """
 
@@ -52,21 +52,22 @@ def _newest_day(
     return lambda folder: to_markdown(results_files.newest_day(bench, folder))
 
 
-_SPEED = Path("docs/overlap_speed.md")
-_LOADING = Path("docs/training_speed.md")
+_ROWS, _BATCHES, _OVERLAP = (
+    Path(f"docs/{name}.md") for name in ("measured", "measured_batches", "measured_overlap")
+)
 DOCUMENTS = {
     "arena": Document(Path("docs/learning.md"), _newest("arena", arena.markdown)),
-    "engines": Document(Path("docs/engines.md"), _newest("engines", engines.markdown)),
-    "grouping": Document(Path("docs/pipeline.md"), _newest_day("grouping", grouping.markdown)),
-    "growing": Document(Path("docs/growing.md"), _newest_day("growing", growing.markdown)),
+    "engines": Document(_ROWS, _newest("engines", engines.markdown)),
+    "grouping": Document(_ROWS, _newest_day("grouping", grouping.markdown)),
+    "growing": Document(_ROWS, _newest_day("growing", growing.markdown)),
     "headlines": Document(Path("README.md"), headlines.markdown),
-    "loading": Document(_LOADING, _newest("loading", loading_table.markdown)),
-    "overlap": Document(_SPEED, _newest("overlap", overlap_table.markdown)),
-    "overlap_hits": Document(_SPEED, _newest("overlap_hits", overlap_hits.markdown)),
-    "planning": Document(_LOADING, _newest("planning", planning.markdown)),
+    "loading": Document(_BATCHES, _newest("loading", loading_table.markdown)),
+    "overlap": Document(_OVERLAP, _newest("overlap", overlap_table.markdown)),
+    "overlap_hits": Document(_OVERLAP, _newest("overlap_hits", overlap_hits.markdown)),
+    "planning": Document(_BATCHES, _newest("planning", planning.markdown)),
     "recall": Document(Path("docs/overlap_recall.md"), _newest("recall", recall_table.markdown)),
-    "sources": Document(Path("docs/your_data.md"), _newest("sources", sources.markdown)),
-    "scale": Document(Path("docs/dataflow.md"), _newest("scale", scale_table.markdown)),
+    "sources": Document(_ROWS, _newest("sources", sources.markdown)),
+    "scale": Document(Path("docs/dataflow_estimate.md"), _newest("scale", scale_table.markdown)),
 }
 
 

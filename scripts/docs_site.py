@@ -178,3 +178,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if page.file.generated_by:
         return markdown
     return for_the_site(markdown, f"docs/{page.file.src_uri}")
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Gives the headings of tables a scope: MkDocs writes none, and all of ours head a column."""
+    return re.sub(r"<th\b(?! scope)(?=[ >])", '<th scope="col"', html)

@@ -28,13 +28,13 @@ _MARGIN, _WIDTH = 14, 1240
 def make_page(folder: Path) -> Path:
     """Runs the commands of the docs in a folder and returns the page, with a context in it."""
     text = (ROOT / "docs" / "inspect.md").read_text("utf-8")
-    commands = re.findall(r"^```sh\n(python -m beam_pipeline\.generate .*?)^```", text, re.M | re.S)
+    commands = re.findall(r"^```sh\n(probeline generate .*?)^```", text, re.M | re.S)
     for line in commands[0].replace("\\\n", " ").splitlines():
         _, *arguments = shlex.split(line)
-        if "beam_pipeline.inspect" in arguments:
+        if "inspect" in arguments:
             arguments.append(_CONTEXT)
         subprocess.run(
-            [sys.executable, *arguments],
+            [sys.executable, "-m", "beam_pipeline.cli.probeline", *arguments],
             check=True,
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},

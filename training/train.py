@@ -4,8 +4,8 @@
         run_name=first steps=200
 
 The first argument is a config: tiny, 95m or 680m of training/configs, or a MaxText config file
-(.yml). The others are key=value, with MaxText's keys or ours (docs/training.md). The same command
-continues from the last checkpoint, also on a different number of hosts.
+(.yml). The others are key=value, with MaxText's keys or ours (docs/training_keys.md). The same
+command continues from the last checkpoint, also on a different number of hosts.
 """
 
 import logging
@@ -39,7 +39,7 @@ def make_parser() -> OneLineParser:
         "training.train",
         "Trains a transformer on probe rows with MaxText.",
         "tiny network_train_files=rows/train base_output_directory=runs run_name=first steps=200",
-        "The same command continues from the last checkpoint. docs/training.md lists our keys.",
+        "The same command continues the run. docs/training_keys.md lists our keys.",
     )
     parser.add_argument(
         "config", nargs="?", help="tiny, 95m or 680m, or a config file of MaxText (.yml)"

@@ -27,7 +27,7 @@ DATASET=              # gs://bucket/rows: the folder of a dataset with train/ an
 OUTPUT=               # gs://bucket/runs: checkpoints and TensorBoard are written to RUN_NAME below it
 RUN_NAME=             # a known name continues from that run's last checkpoint
 MODEL=95m             # a config of training/configs, or the path of a .yml in training/
-TRAIN_ARGUMENTS=(checkpoint_period=1000)   # further key=value, see docs/training.md
+TRAIN_ARGUMENTS=(checkpoint_period=1000)   # further key=value, see docs/training_keys.md
 ENVIRONMENT=(DECOUPLE_GCLOUD=FALSE)        # FALSE writes TensorBoard files to OUTPUT; LIBTPU_INIT_ARGS=…
 NAME=probeline        # name of the slice and its request
 ACCELERATOR_TYPE=v6e-16             # generation and chips (v4, v5p: cores)
@@ -139,7 +139,7 @@ train_arguments() {
   [[ -r $ROOT/training/configs/$MODEL.yml || ($MODEL == training/*.yml && -r $ROOT/$MODEL) ]] ||
     fail "MODEL=$MODEL is neither a config of training/configs nor a .yml in training/"
   for argument in "${TRAIN_ARGUMENTS[@]}" "$@"; do
-    [[ $argument == ?*=* ]] || fail "$argument is not key=value: see docs/training.md"
+    [[ $argument == ?*=* ]] || fail "$argument is not key=value: see docs/training_keys.md"
   done
   TRAIN=(
     "$MODEL" hardware=tpu attention=flash enable_autocheckpoint=true

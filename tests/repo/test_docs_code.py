@@ -70,7 +70,7 @@ def blocks(page: str) -> list[Block]:
 
 def without_repeated_training(page: str, text: str) -> str:
     """Leaves out the runs of training that README.md shows in the same words: they run once."""
-    training = re.compile(r"^python -m training\.(?:.*\\\n)*.*\n", re.MULTILINE)
+    training = re.compile(r"^probeline (?:train|evaluate) (?:.*\\\n)*.*\n", re.MULTILINE)
     first = {run for block in blocks(FIRST) for run in training.findall(block.text)}
     return training.sub(lambda run: "" if page != FIRST and run[0] in first else run[0], text)
 

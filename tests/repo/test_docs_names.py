@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipeline.cli.probeline import PROGRAMS
 from beam_pipeline.dataset.manifest import NamesFile
 from beam_pipeline.jobs.beam_options import beam_parser
 from beam_pipeline.main import main
@@ -29,7 +30,10 @@ from tests.support.repository import ROOT
 
 PAGES = [page for page in documents.pages() if page != "CHANGELOG.md"]
 CODE = {page: documents.code(page) for page in PAGES}
-COMMAND = re.compile(r"python3? -m ((?:beam_pipeline|training|benchmarks)[\w.]*)([^\n|;&]*)")
+COMMAND = re.compile(
+    r"(?:python3? -m ((?:beam_pipeline|training|benchmarks)[\w.]*)|(?<![\w/.-])probeline ([a-z]+))"
+    r"([^\n|;&]*)"
+)
 FLAG = re.compile(r"(?<![\w-])--(?!x\b)[A-Za-z][\w-]*")  # --x stands for any
 TAKE_BEAMS = {"beam_pipeline.main", "beam_pipeline.overlap", "beam_pipeline.convert"}
 # Flags in running text that belong to other programs.
@@ -71,10 +75,11 @@ def flags_of_beam() -> frozenset[str]:
 
 
 def commands(page: str) -> Iterator[tuple[str, str]]:
-    """Yields the module and the rest of the line of each `python -m` of a page."""
+    """Yields the module and the rest of the line of each command of ours on a page."""
     for code in CODE[page]:
         for match in COMMAND.finditer(code.replace("\\\n", " ")):
-            yield match[1], match[2].partition("#")[0].partition(" -- ")[0]
+            module = match[1] or PROGRAMS[match[2]].module.removesuffix(".__main__")
+            yield module, match[3].partition("#")[0].partition(" -- ")[0]
 
 
 def our_flags() -> set[str]:

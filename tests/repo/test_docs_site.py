@@ -140,29 +140,59 @@ def test_the_site_shows_a_page_as_a_repository_does(site: Path, page: str) -> No
     assert {kind: found.counts[kind] for kind in expected} == expected
 
 
-# Page, width, colours: a table, a block of code and a picture among them.
-SHOWN = (
-    ("index.html", 1400, "light"),
-    ("engines.html", 1280, "dark"),
-    ("training.html", 400, "light"),
-)
+# Texts of code whose contrast with what is behind them is below 4.5 to 1 (WCAG 2, AA).
+FAINT_CODE = """() => {
+  const parts = color => color.match(/[\\d.]+/g).map(Number);
+  const light = color => parts(color).slice(0, 3).map(c => c / 255)
+    .map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const style = element => getComputedStyle(element);
+  const clear = element => (parts(style(element).backgroundColor)[3] ?? 1) < 1;
+  const ground = element => clear(element) ? ground(element.parentElement) : element;
+  const faint = element => {
+    const both = [style(element).color, style(ground(element)).backgroundColor].map(light).sort();
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05) < 4.5;
+  };
+  const own = element => [...element.childNodes].some(n => n.nodeType == 3 && n.data.trim());
+  return [...document.querySelectorAll("article code, article code *")]
+    .filter(element => own(element) && faint(element)).map(element => element.outerHTML);
+}"""
+SHADE = "Math.max(...getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number))"
+# Longer than ten screens of a telephone: they are looked things up in.
+LONG = ("docs/reference.md", "docs/format.md")
 
 
-@pytest.mark.parametrize(("page", "width", "scheme"), SHOWN)
-def test_a_page_in_a_browser(site: Path, browser: "Browser", page, width, scheme) -> None:
-    with visit(browser, site / page, width=width, scheme=scheme) as seen:
-        for kind in ("h1", "table", "pre code"):
-            element = seen.page.locator(f"article {kind}").first
-            element.scroll_into_view_if_needed()
-            assert element.is_visible() and element.inner_text().strip()
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", [page for page in PAGES if page in SITE_OF or "docs/" in page])
+def test_a_page_in_a_browser(site: Path, browser: "Browser", page: str, scheme) -> None:
+    with visit(browser, site / site_path(page), scheme=scheme) as seen:
+        assert (seen.page.evaluate(SHADE) < 128) == (scheme == "dark")
+        assert seen.page.locator("article h1").first.is_visible()
+        assert seen.page.locator("article th:not([scope])").count() == 0
         for picture in seen.page.locator("article img").all():
             picture.scroll_into_view_if_needed()
             assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
-        shades = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
-        assert (max(seen.page.evaluate(shades)) < 128) == (scheme == "dark")
+        assert seen.page.evaluate(FAINT_CODE) == []
+        for width in (1280, 390):
+            seen.page.set_viewport_size({"width": width, "height": 900})
+            assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+        height = seen.page.evaluate("document.querySelector('article').scrollHeight")
+        assert page in LONG or height <= 10 * 900
     assert seen.complaints == []
     assert all(request.startswith(site.as_uri()) for request in seen.requests)
+
+
+def test_titles_in_the_navigation() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    titles = re.findall(r"^ +- \"?([^\"\n]+?)\"?: \S+$", nav, re.M)
+    sections = re.findall(r"^  - ([^:\n]+):$", nav, re.M)
+    assert len(titles) > 25 and len({*titles, *sections}) == len(titles) + len(sections)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_texts_of_links(page: str) -> None:
+    """Words, not the names of pages."""
+    assert [text for text in documents.link_texts(page) if re.fullmatch(r"[\w/]+\.md", text)] == []
 
 
 def test_links_and_search_work_without_a_server(site: Path, browser: "Browser") -> None:

@@ -27,23 +27,21 @@ from tests.support.warm_python import TRAINING, warm_python
 # What pages call and tests must not: it would install, open or pay for something.
 STAND_INS = ("bq", "curl", "docker", "gcloud", "jupyter", "make", "pip", "xpk")
 # Our own programs start with their imports done.
-_PYTHON = """\
-case "$1 $2" in
-  "-m training.train" | "-m training.evaluate") exec {} "$@" ;;
-  "-m beam_pipeline"* | "-m training"*) exec {} "$@" ;;
-  *) exec {} "$@" ;;
+_PROBELINE = """\
+case "$1" in
+  train | evaluate) exec {} -m beam_pipeline.cli.probeline "$@" ;;
+  *) exec {} -m beam_pipeline.cli.probeline "$@" ;;
 esac"""
 # Less work, this machine for Dataflow, and a folder for Cloud Storage.
 _REPLACEMENTS = (
     (r"--num_measurements[= ]\d+", "--num_measurements=60000"),
     (r"\bsteps=\d+", "steps=6"),
     (r"network_curriculum=\S+", "network_curriculum=128x2,512x2"),
-    (r"(training\.evaluate .*)", r"\1 --num_contexts=8 --num_rtt=8 --num_train_contexts=8"),
+    (r"(probeline evaluate .*)", r"\1 --num_contexts=8 --num_rtt=8 --num_train_contexts=8"),
     (r"projects/P/secrets/\S+", "key.hex"),
     ("rows/a|gs://data/rows", "rows"),
     ("--since=2026-11-01 --until=2026-11-08", "--since=2026-01-01 --until=2026-01-08"),
     ("train:60,1", "train:60,0"),
-    ("--ngram_length 13", "--ngram_length 13 --details=compact"),
     ("gs://(bucket|BUCKET)", "gs"),
     (
         r" --(runner=Dataflow|project=|region=|temp_location=|setup_file=|worker_machine_type="
@@ -102,7 +100,7 @@ def smaller(text: str) -> str:
 
 
 class Desk:
-    """A folder to run code in; `python` is this one, other programs are stand-ins.
+    """A folder to run code in; `python` and `probeline` are these, other programs are stand-ins.
 
     Attributes:
       calls: returns the words of each call of a stand-in.
@@ -113,8 +111,8 @@ class Desk:
         self._exports: list[str] = []
         programs = StandIns(folder / ".bin")
         self.stand_in, self.calls = programs.add, programs.calls
-        self._programs = [shlex.join(warm_python())] * 2 + [sys.executable]
-        self.stand_in("python", _PYTHON.format(*self._programs))
+        self._warm = shlex.join(warm_python())
+        self.stand_in("probeline", _PROBELINE.format(self._warm, self._warm))
         for name in STAND_INS:
             self.stand_in(name, "cat >/dev/null" if name in ("bq", "gcloud") else "")
         stand_ins, _, system = programs.variables["PATH"].partition(":")
@@ -135,9 +133,9 @@ class Desk:
                 connection.execute(f"SET file_search_path = '{self.folder}'")
                 connection.execute(text).fetchall()
             return
-        if "-m training.train" in text:
-            self._programs[0] = shlex.join(warm_python(*TRAINING))
-            self.stand_in("python", _PYTHON.format(*self._programs))
+        if "probeline train" in text:
+            training = shlex.join(warm_python(*TRAINING))
+            self.stand_in("probeline", _PROBELINE.format(training, self._warm))
         self._remove_outputs(text)
         self.sh("\n".join([*self._exports, text]))
         self._exports += re.findall(r"^export .+", text, re.MULTILINE)

@@ -104,7 +104,7 @@ def read(arguments: Sequence[str]) -> Arguments:
         if key.startswith("grain_") and key not in _GRAIN_KEYS:
             raise UsageError(
                 f"{key}={values[key]} has no effect on these batches: remove it; "
-                "docs/training.md lists the keys that have one"
+                "docs/training_keys.md lists the keys that have one"
             )
     overrides = list(arguments)
     if values["hardware"] == "cpu" and "JAX_PROCESS_COUNT" not in os.environ:
@@ -193,7 +193,9 @@ def _is_known(key: str, fields: Mapping[str, FieldInfo]) -> bool:
 
 def _unknown_key(key: str) -> UsageError:
     near = difflib.get_close_matches(key, NetworkConfig.model_fields, 1)
-    cure = f"did you mean {near[0]}?" if near else "docs/training.md lists ours, base.yml MaxText's"
+    cure = "docs/training_keys.md lists ours, base.yml MaxText's"
+    if near:
+        cure = f"did you mean {near[0]}?"
     if known := DATA_KEYS.get(key.removeprefix("network_")):
         cure = f"use {known}"
     return UsageError(f"there is no key {key}: {cure}")

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipeline.cli.probeline import PROGRAMS
 from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from beam_pipeline.main import main
 from beam_pipeline.storage import files as storage_files
@@ -84,14 +85,9 @@ def test_commands_of_the_docs(tmp_path: Path, monkeypatch, capsys, wide) -> None
     monkeypatch.chdir(tmp_path)
     for block in reversed(blocks):  # the second one makes what the first one shows
         for line in block.replace("\\\n", " ").splitlines():
-            python, dash, module, *arguments = shlex.split(line, comments=True)
-            assert (python, dash) == ("python", "-m")
-            assert (
-                importlib.import_module(
-                    f"{module}.__main__" if module.endswith("inspect") else module
-                ).main(arguments)
-                == 0
-            ), line
+            name, command, *arguments = shlex.split(line, comments=True)
+            assert name == "probeline"
+            assert importlib.import_module(PROGRAMS[command].module).main(arguments) == 0, line
     shown = capsys.readouterr().out
     assert "57.113.1.191, has 17 % of the measurements of train" in shown  # as in the picture
     assert "Row train:12 is row 0 of probe" in shown

@@ -89,7 +89,7 @@ def test_tokens_or_steps(tmp_path: Path):
         (["tiny", "stepz=3"], ["no key stepz", "did you mean steps?"]),
         (["tiny", "network_batch_size=3"], ["network_batch_size", "per_device_batch_size"]),
         (["tiny", "crop_size=512"], ["crop_size", "max_target_length"]),
-        (["tiny", "qqqqqqqq=1"], ["no key qqqqqqqq", "docs/training.md"]),
+        (["tiny", "qqqqqqqq=1"], ["no key qqqqqqqq", "docs/training_keys.md"]),
         (["tiny", "--steps=3"], ["'--steps=3'", "without dashes"]),
         (["tiny", "steps"], ["'steps' is not key=value"]),
         (["tiny", "steps=2", "steps=3"], ["steps is given more than once"]),
@@ -367,7 +367,7 @@ def test_a_process_may_connect_again(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_guide_names_every_key_of_ours():
-    guide = (ROOT / "docs" / "training.md").read_text()
+    guide = (ROOT / "docs" / "training_keys.md").read_text()
     ours = set(iterators.NetworkConfig.model_fields) - set(
         iterators.types.MaxTextConfig.model_fields
     )

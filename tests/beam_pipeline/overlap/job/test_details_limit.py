@@ -63,7 +63,7 @@ def test_compact_details_are_joined_with_their_texts(
     corpus: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the two lines of docs/overlap.md, as they are printed."""
+    """By the two lines of docs/overlap_outputs.md, as they are printed."""
     assert main(flags(corpus)) == 0
     with gzip.open(corpus / "out/stats/overlap_details.jsonl.gz") as lines:
         full = [json.loads(line) for line in lines]
@@ -72,7 +72,7 @@ def test_compact_details_are_joined_with_their_texts(
     monkeypatch.chdir(corpus)
     (query,) = (
         block.text
-        for block in documents.blocks("docs/overlap.md")
+        for block in documents.blocks("docs/overlap_outputs.md")
         if block.text.startswith("FROM 'overlap/")
     )
     with duckdb.connect() as connection:
