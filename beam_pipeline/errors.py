@@ -106,16 +106,20 @@ _STATUS_CURES = {
 _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _MACHINE = (*_WRITING, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _OS_ERROR = re.compile(
-    r"OSError: \[Errno (\d+)\] .*?(?:: '(.*?)'(?: -> '.*')?)?(?: \[while running .*)?$",
+    r"\b(?:OS|Permission|FileNotFound|\w+Directory|Timeout)Error: \[Errno (\d+)\] .*?"
+    r"(?:: '(.*?)'(?: -> '.*')?)?(?: \[while running .*)?$",
     re.MULTILINE,
 )
-_MEMORY_ERROR = re.compile(r"(?:^|: )[\w.]*MemoryError\b", re.MULTILINE)
+_MEMORY_ERROR = re.compile(
+    r"(?:^|: )[\w.]*MemoryError\b|failed to map segment from shared object", re.MULTILINE
+)
 
 
-def machine_error(error: BaseException) -> ProbelineError | None:
+def machine_error(error: BaseException, limits_only: bool = True) -> ProbelineError | None:
     """Returns the line for a limit of the machine, such as a full disk, not a fault of the input.
 
-    Also from a worker's traceback; None for other errors.
+    Also from a worker's traceback; None for other errors. Without `limits_only`, the line for any
+    error of the storage that names a path.
     """
     text, number, path = f"{type(error).__name__}: {error}", 0, ""
     if matches := _OS_ERROR.findall(text):
@@ -124,7 +128,7 @@ def machine_error(error: BaseException) -> ProbelineError | None:
         number, path = error.errno or 0, str(error.filename or path)
     if _MEMORY_ERROR.search(text):
         number = errno.ENOMEM
-    if number not in _MACHINE:
+    if number not in _MACHINE and (limits_only or not (number and path)):
         return None
     is_write = number in _WRITING
     action, what = ("write", "a file") if is_write else ("use", "files or memory")

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from beam_pipeline.cli.command import tidy_up_on_sigterm
+from beam_pipeline.cli.command import tidy_up_on_signals
 from beam_pipeline.jobs import program
 from beam_pipeline.probe_rows.options import Options, make_parser, parse
 
@@ -48,5 +48,5 @@ def _print_summary(options: Options, dataset: Dataset, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    tidy_up_on_sigterm()
+    tidy_up_on_signals()
     sys.exit(main())

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from beam_pipeline.cli.command import run_command, tidy_up_on_sigterm
+from beam_pipeline.cli.command import run_command, tidy_up_on_signals
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError
 
@@ -165,5 +165,5 @@ PARTS: dict[str, Step] = {
 
 
 if __name__ == "__main__":
-    tidy_up_on_sigterm()
+    tidy_up_on_signals()
     sys.exit(main())

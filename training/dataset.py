@@ -28,7 +28,7 @@ import numpy as np
 import orjson
 from absl import flags
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from training.batches.column_cache import CacheFeed
 from training.batches.config import DataConfig
 from training.batches.lane_feed import LaneFeed, keep_large_blocks
@@ -327,9 +327,17 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         """Returns the next batch and the state after it; the source must be at `state`."""
         if state.has_ended:
             raise StopIteration
-        if self._source is None:
-            self._source = self._start(state)
-        parts = [next(self._source) for _ in range(max(1, self._num_workers))]
+        try:
+            if self._source is None:
+                self._source = self._start(state)
+            parts = [next(self._source) for _ in range(max(1, self._num_workers))]
+        except OSError as error:
+            if not self._num_workers:
+                raise
+            raise ProbelineError(
+                f"the data workers cannot run: {one_line(error)}; allow more open files (ulimit "
+                "-n) or more of /dev/shm, or prepare batches without workers"
+            ) from error
         if self._config.host_count == 1 and all(part["is_empty"] for part in parts):
             raise StopIteration
         skipped = set(state.skipped)

@@ -47,17 +47,19 @@ def run_command(
         known = error if isinstance(error, ProbelineError) else machine_error(error) or error
         print(f"error: {printable(one_line(known))}", file=sys.stderr)
         return failure_code or getattr(error, "exit_code", 1)
-    except ModuleNotFoundError as error:
-        missing = missing_extra(error)
+    except ImportError as error:
+        missing = missing_extra(error) or machine_error(error)
         if debug or missing is None:
             raise
         print(f"error: {missing}", file=sys.stderr)
         return failure_code or missing.exit_code
 
 
-def tidy_up_on_sigterm() -> None:
-    """Makes SIGTERM end this process as Ctrl-C does, so that temporary files are removed."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def tidy_up_on_signals() -> None:
+    """Makes SIGTERM and SIGHUP end this process as Ctrl-C does: temporary files are removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.default_int_handler)
 
 
 def require_packages(option: str, *packages: str) -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from beam_pipeline.cli.command import run_command, tidy_up_on_sigterm
+from beam_pipeline.cli.command import run_command, tidy_up_on_signals
 from beam_pipeline.cli.flags import COMMAND, OneLineParser
 from beam_pipeline.errors import UsageError, printable
 
@@ -100,7 +100,7 @@ def _run(argv: Sequence[str]) -> int:
     command = parser.parse_args(argv[:1]).command
     program = PROGRAMS[command]
     if program.tidies_up:
-        tidy_up_on_sigterm()
+        tidy_up_on_signals()
     sys.argv = [f"{COMMAND} {command}", *argv[1:]]  # names the parsers
     return importlib.import_module(program.module).main()
 

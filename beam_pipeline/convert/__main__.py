@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline.cli.command import tidy_up_on_sigterm
+from beam_pipeline.cli.command import tidy_up_on_signals
 from beam_pipeline.convert.options import MANIFEST, ConvertOptions, make_parser, parse
 from beam_pipeline.errors import number_of
 from beam_pipeline.jobs import program
@@ -55,5 +55,5 @@ def _print_summary(options: ConvertOptions, manifest: dict[str, Any], seconds: f
 
 
 if __name__ == "__main__":
-    tidy_up_on_sigterm()
+    tidy_up_on_signals()
     sys.exit(main())

@@ -18,14 +18,16 @@ from beam_pipeline.storage.lines import split_lines
 
 PADDING = bytes(64)  # after the records, for kernels that read beyond them
 _WHITESPACE = b" \t\r\n"
-_QUOTE, _BACKSLASH, _COMMA, _SPACE = (np.uint8(ord(char)) for char in '"\\, ')
+_QUOTE, _BACKSLASH, _COMMA, _COLON, _SPACE = (np.uint8(ord(char)) for char in '"\\,: ')
 _OPEN_LIST, _CLOSE_LIST, _OPEN_OBJECT, _CLOSE_OBJECT = (np.uint8(ord(char)) for char in "[]{}")
 _TAB, _LINE_FEED, _RETURN = (np.uint8(ord(char)) for char in "\t\n\r")
 _NONE = np.empty(0, np.int64)
 _RECORD_SEPARATOR = b"\x1e"  # of RFC 7464
 _BETWEEN = _WHITESPACE + _RECORD_SEPARATOR
-# The state of `_find_ends` between two blocks.
-_DEPTH, _IN_STRING, _ESCAPED = range(3)
+_SEPARATOR = np.uint8(0x1E)
+# The state of `_find_ends` between two blocks: depth, whether in a string, whether after a
+# backslash, the last byte of the open element that is not space. The depth comes first.
+_DEPTH, _STATE = 0, 4
 
 
 class Records(NamedTuple):
@@ -186,7 +188,7 @@ def begins_sequence(block: bytes) -> bool:
         return False
     if not line[1:].strip(_WHITESPACE) and block[1:].lstrip(_WHITESPACE).startswith(b'"'):
         return True  # an object of several lines
-    ends = _find_ends(np.frombuffer(block, np.uint8), np.zeros(3, np.int64), True)
+    ends = _find_ends(np.frombuffer(block, np.uint8), np.zeros(_STATE, np.int64), True)
     if not len(ends) or not is_object(block[: ends[0]]):
         return False
     rest = block[ends[0] :].lstrip(_BETWEEN)
@@ -208,7 +210,7 @@ class _Array:
 
     def __init__(self) -> None:
         self.has_ended = self._has_elements = False
-        self._state = np.zeros(3, np.int64)
+        self._state = np.zeros(_STATE, np.int64)
 
     def ends(self, block: bytes) -> np.ndarray:
         """Returns the positions of commas between elements and of the last bracket, int64."""
@@ -242,7 +244,7 @@ class _Sequence:
     has_ended, tail = False, 1  # a record ends with its last bracket
 
     def __init__(self) -> None:
-        self._state = np.zeros(3, np.int64)
+        self._state = np.zeros(_STATE, np.int64)
 
     def ends(self, block: bytes) -> np.ndarray:
         """Returns the positions of the objects' last brackets, int64."""
@@ -263,32 +265,49 @@ class _Sequence:
 
 @kernel
 def _find_ends(block, state, is_sequence):
-    """Returns the ends of elements: commas and the end of the array, or those of objects."""
+    """Returns the ends of elements: commas and the end of the array, or those of objects.
+
+    In a sequence, a broken object takes no other with it: it ends before what JSON cannot have
+    there, which is a line feed in a string, a bracket after a value, or a record separator.
+    """
     ends = np.empty(block.size, np.int32)
-    depth, in_string, escaped = state[_DEPTH], state[_IN_STRING], state[_ESCAPED]
+    depth, in_string, escaped, last = state[0], state[1], state[2], state[3]
     count = 0
     for at in range(block.size):
         byte = block[at]
-        if in_string:
+        if in_string and byte >= _SPACE:
             if escaped:
                 escaped = 0
             elif byte == _BACKSLASH:
                 escaped = 1
             elif byte == _QUOTE:
                 in_string = 0
-        elif byte == _QUOTE:
+            continue
+        if is_sequence and last:
+            is_broken = byte == _SEPARATOR or (byte == _LINE_FEED and (in_string or depth == 0))
+            if byte == _OPEN_OBJECT:
+                is_broken = depth == 0 or last not in (_COLON, _COMMA, _OPEN_LIST)
+            if is_broken:
+                ends[count] = at
+                count += 1
+                depth, in_string, last = 0, 0, 0
+        escaped = 0
+        if byte > _SPACE:
+            last = byte
+        if byte == _QUOTE:
             in_string = 1
         elif byte in (_OPEN_LIST, _OPEN_OBJECT):
             depth += 1
         elif byte in (_CLOSE_LIST, _CLOSE_OBJECT):
-            depth -= 1
+            depth = max(depth - 1, 0)
             if depth == 0:
                 ends[count] = at + 1 if is_sequence else at
                 count += 1
+                last = 0
                 if not is_sequence:
                     break
         elif byte == _COMMA and depth == 1 and not is_sequence:
             ends[count] = at
             count += 1
-    state[_DEPTH], state[_IN_STRING], state[_ESCAPED] = depth, in_string, escaped
+    state[0], state[1], state[2], state[3] = depth, in_string, escaped, last
     return ends[:count]

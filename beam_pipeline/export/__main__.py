@@ -14,7 +14,7 @@ not need Beam. Exit codes: 0, written; 1, nothing matches, or the dataset is unf
 import sys
 from collections.abc import Sequence
 
-from beam_pipeline.cli.command import run_command, tidy_up_on_sigterm
+from beam_pipeline.cli.command import run_command, tidy_up_on_signals
 from beam_pipeline.cli.flags import OneLineParser, check_range
 from beam_pipeline.sources.options import Sample, parse_window
 
@@ -62,5 +62,5 @@ def _run(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    tidy_up_on_sigterm()
+    tidy_up_on_signals()
     sys.exit(main())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from beam_pipeline.errors import UsageError, explained_os_errors
+from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.jobs.dataflow import DataflowJob
 from beam_pipeline.jobs.output_lease import Lease, LostOutputError, Marker, lock_folder
 from beam_pipeline.storage import gcs
@@ -170,9 +170,13 @@ def taken(
         try:
             _clear(output, run, overwrite, append, files)
             yield run
-        finally:
+        except BaseException:
             if not run.is_handed_over:
-                run.tidy_up()
+                with contextlib.suppress(ProbelineError):  # of the same cause
+                    run.tidy_up()
+            raise
+        if not run.is_handed_over:
+            run.tidy_up()
 
 
 def _own_folders(files: OutputFiles) -> set[str]:

@@ -50,9 +50,13 @@ def lock_folder(folder: str, name: str, given: str) -> Iterator[None]:
             yield
         finally:
             # Under the lock: nobody may take a file that is about to be removed.
-            with contextlib.suppress(OSError):  # another run may have begun by now
-                os.remove(lock.name)
-                os.rmdir(folder)
+            _remove_lock(lock.name)
+
+
+def _remove_lock(path: str) -> None:
+    with contextlib.suppress(OSError):  # another run may have begun by now
+        os.remove(path)
+        os.rmdir(os.path.dirname(path))
 
 
 def _open_lock(folder: str, name: str, given: str) -> TextIO:
@@ -71,6 +75,10 @@ def _open_lock(folder: str, name: str, given: str) -> TextIO:
             raise UsageError(
                 f"{given} is being written by process {owner}: wait for it or choose another folder"
             ) from None
+        except OSError:  # the file system has no locks
+            if os.fstat(lock.fileno()).st_size == 0:  # of no other run
+                _remove_lock(path)
+            raise
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(lock.fileno()).st_ino:
                 try:
@@ -78,9 +86,7 @@ def _open_lock(folder: str, name: str, given: str) -> TextIO:
                     lock.write(str(os.getpid()))
                     lock.flush()
                 except OSError:  # of the storage
-                    with contextlib.suppress(OSError):
-                        os.remove(path)
-                        os.rmdir(folder)
+                    _remove_lock(path)
                     raise
                 return lock
         lock.close()  # its last holder removed it between our two calls: try again

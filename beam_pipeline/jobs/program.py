@@ -23,7 +23,7 @@ from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
 from beam_pipeline.cli.command import run_command
-from beam_pipeline.errors import ProbelineError, missing_extra, user_error
+from beam_pipeline.errors import ProbelineError, machine_error, missing_extra, user_error
 from beam_pipeline.jobs.machine import importing
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def unexpected(error: BaseException) -> str:
         )
     if "remote prism binary" in str(error):
         return "Prism could not be downloaded: give its file, --prism_location=…/prism"
+    if (known := machine_error(error, limits_only=False)) is not None:
+        return str(known)
     last_line = (str(error).strip().splitlines() or ["no message"])[-1]
     return f"unexpected {type(error).__name__}: {last_line}; --debug shows where"
 

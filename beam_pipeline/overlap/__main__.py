@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from beam_pipeline.cli.command import tidy_up_on_sigterm
+from beam_pipeline.cli.command import tidy_up_on_signals
 from beam_pipeline.jobs import program
 from beam_pipeline.overlap.job.config import DeconConfig, make_parser, parse
 
@@ -54,5 +54,5 @@ def _print_summary(config: DeconConfig, output: str, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    tidy_up_on_sigterm()
+    tidy_up_on_signals()
     sys.exit(main())

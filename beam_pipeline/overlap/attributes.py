@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from beam_pipeline.cli.command import tidy_up_on_sigterm
+from beam_pipeline.cli.command import tidy_up_on_signals
 from beam_pipeline.jobs import program
 from beam_pipeline.overlap.removal.options import AttributeOptions, attributes_parser, parse
 
@@ -45,5 +45,5 @@ def _print_summary(options: AttributeOptions, output: str, seconds: float) -> No
 
 
 if __name__ == "__main__":
-    tidy_up_on_sigterm()
+    tidy_up_on_signals()
     sys.exit(main())

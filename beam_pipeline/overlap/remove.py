@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from beam_pipeline.cli.command import tidy_up_on_sigterm
+from beam_pipeline.cli.command import tidy_up_on_signals
 from beam_pipeline.jobs import program
 from beam_pipeline.overlap.removal.options import RemovalOptions, parse, removal_parser
 
@@ -44,5 +44,5 @@ def _print_summary(options: RemovalOptions, output: str, seconds: float) -> None
 
 
 if __name__ == "__main__":
-    tidy_up_on_sigterm()
+    tidy_up_on_signals()
     sys.exit(main())

@@ -233,7 +233,7 @@ def create_file(path: str) -> BinaryIO:
         return io.BufferedWriter(_NamedFile(path, "wb"), _BLOCK_BYTES)
     if is_gcs(path):
         return gcs.create(path)
-    _check_scheme(path, f"cannot write {path}")
+    check_scheme(path, f"cannot write {path}")
     return _beam().create(path, compression_type="uncompressed")
 
 
@@ -252,19 +252,19 @@ def check_path(flag: str, path: str) -> None:
         path.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"{given} is not UTF-8: rename the file, or link to it") from error
-    if path.startswith("file://"):
-        raise UsageError(f"{given}: give a local path without file://")
     scheme = path.partition("://")[0]
     module, extra = _EXTRAS.get(scheme, ("sys", ""))
     if find_spec(module) is None:
         raise UsageError(
             f"{given}: {scheme}:// needs an extra of Beam: pip install 'apache-beam[{extra}]'"
         )
-    _check_scheme(path, given)
+    check_scheme(path, given)
 
 
-def _check_scheme(path: str, what: str) -> None:
+def check_scheme(path: str, what: str) -> None:
     """Raises UsageError if no filesystem supports the scheme of a path."""
+    if path.startswith("file://"):
+        raise UsageError(f"{what}: give a local path without file://")
     try:
         _ = is_local(path) or is_gcs(path) or _beam().get_filesystem(path)
     except ValueError as error:
@@ -285,7 +285,7 @@ def atomic_write(
     `durable` flushes a local file to disk before the rename. UsageError if `path` is a folder, a
     device or a pipe, which root would replace.
     """
-    _check_scheme(path, f"cannot write {path}")
+    check_scheme(path, f"cannot write {path}")
     if is_special_file(path):
         raise UsageError(
             f"cannot write {path}: it is a folder, a device or a pipe; give the path of a file"
@@ -385,7 +385,15 @@ def check_not_linked(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Removes a folder tree, if it exists; UsageError if it is a link or contains a mount point."""
+    """Removes a folder tree, if it exists.
+
+    UsageError if it is a link or contains a mount point; ProbelineError if the storage fails.
+    """
+    with explained_os_errors("remove", path):
+        _remove_folder(path)
+
+
+def _remove_folder(path: str) -> None:
     if is_local(path):
         check_not_linked(path)
         files: list[str] = []

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained, explained_os_errors
 from beam_pipeline.storage import gcs
-from beam_pipeline.storage.files import is_folder, is_gcs, is_local
+from beam_pipeline.storage.files import check_scheme, is_folder, is_gcs, is_local
 
 _WILDCARD = re.compile(r"[*?\[]")
 
@@ -36,6 +36,7 @@ def match(pattern: str) -> list[FileVersion]:
 
     `*` matches within a folder, `**` across folders. An existing path is not treated as a glob.
     """
+    check_scheme(pattern, f"cannot look for {pattern}")
     if (file := _find_file(pattern)) is not None:
         return [file]
     folder = _folder_above_wildcard(pattern)
@@ -187,6 +188,7 @@ def match_input(pattern: str, flag: str, below: str) -> tuple[str | None, list[F
     `pattern` is a file, for which the folder is None, a folder, searched with the glob `below`,
     such as `**/*.parquet`, or a glob. UsageError if the storage cannot be listed.
     """
+    check_scheme(pattern, f"{flag}={pattern}")
     try:
         if is_folder(pattern):
             folder, glob = pattern.rstrip("/") + "/", below

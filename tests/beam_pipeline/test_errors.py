@@ -12,6 +12,7 @@ from beam_pipeline.errors import (
     user_error,
     user_message,
 )
+from beam_pipeline.jobs.program import unexpected
 
 TRACEBACK = """Traceback (most recent call last):
   File "worker.py", line 1, in process
@@ -65,4 +66,14 @@ def test_a_limit_of_the_machine_in_a_workers_error(text: str, line: str) -> None
 def test_other_errors_are_no_limits_of_the_machine() -> None:
     for error in (OSError(errno.EIO, "x"), OSError("damaged"), ValueError("[Errno 28] in a text")):
         assert machine_error(error) is None
-    assert str(machine_error(MemoryError())).startswith("cannot use files or memory")
+    for memory in (MemoryError(), ImportError("x.so: failed to map segment from shared object")):
+        assert str(machine_error(memory)).startswith("cannot use files or memory")
+
+
+@pytest.mark.parametrize("kind", ["OSError", "PermissionError", "NotADirectoryError"])
+def test_an_error_of_the_storage_in_a_worker_is_one_line(kind: str) -> None:
+    error = RuntimeError(f"{kind}: [Errno 116] x: '/a b' [while running 'Write']")
+    assert unexpected(error) == (
+        "cannot use /a b: Stale file handle; check the path and the storage behind it"
+    )
+    assert unexpected(RuntimeError(f"{kind}: [Errno 116] x")).startswith("unexpected RuntimeError")

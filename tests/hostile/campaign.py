@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import random
 import re
 import shutil
@@ -27,11 +28,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from beam_pipeline.kernels import cache_folder
 from tests.support.warm_python import TRAINING, stop, warm_python
 
 HERE = Path(__file__).parent
 LIMIT_S = 100
 CODES = (0, 1, 2, 130)
+_VERDICT = re.compile(r"^.* FAILED: .*", re.MULTILINE)  # of verify, with its cure
 _UNEXPECTED = re.compile(r"Traceback|unexpected|Exception ignored|core dumped|Fatal Python")
 _SANDBOX = """
 dev=$(mktemp -d) && mount -t tmpfs none "$dev"
@@ -82,9 +85,10 @@ class Use:
       whole: a success must give the output of the unharmed command.
       send: (seconds, signal) after each other.
       real: start a new interpreter.
-      ours: folder of the box that the command may change; "*" for all but `keep`.
+      ours: folder of the box that the command may change; "*" for all but what `keep` has.
       check: returns a fault of the output.
       max_mb: limit of memory, not measured if 0.
+      stuck: not even removing the output's temporary files works.
     """
 
     area: str
@@ -101,6 +105,7 @@ class Use:
     ours: str = "out"
     check: Callable[[Path], str] = lambda box: ""
     max_mb: int = 0
+    stuck: bool = False
 
 
 def run(
@@ -150,7 +155,8 @@ def run(
     try:
         out, errors = process.communicate(timeout=LIMIT_S)
         text = errors.decode(errors="replace")
-        faults = [*_judge(use, process.returncode, text, box, before), use.check(box)]
+        verdicts = "".join(f"error: {each}\n" for each in _VERDICT.findall(out.decode()))
+        faults = [*_judge(use, process.returncode, text + verdicts, box, before), use.check(box)]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, text, faults = b"", "", ["hangs"]
@@ -195,27 +201,22 @@ def _judge(use: Use, code: int, text: str, box: Path, before: dict[str, Any]) ->
     """Yields what is wrong with an ended run."""
     if found := _UNEXPECTED.search(text):
         yield f"says {found[0]}"
-    if code not in CODES:
+    ends = (ended for _, number in use.send for ended in (-number, 128 + number))
+    if code not in (*CODES, *ends):
         yield f"ends with {code}"
     lines = [line for line in text.splitlines() if line.startswith("error:")]
     if code in (1, 2) and use.shell == '"$@"' and len(lines) != 1:
         yield f"has {len(lines)} lines of error"
     for line in lines:
-        if not re.search(r"[:;] .{12,}", line[7:]):
+        if not re.search(r"[:;] .{7,}| outside \S+ to ", line[7:]):
             yield "names no cure"
     after = _snapshot(box)
-    kept = ("keep",) if use.ours == "*" else [*{name.split("/")[0] for name in before}]
     for name in sorted(before.keys() | after.keys()):
-        top = name.split("/")[0]
-        is_new = name not in before and not name.startswith(("home/.", "cwd/peak"))
-        if top not in (use.ours, "tmp") and (
-            (
-                top in kept
-                and before.get(name) != after.get(name)
-                and not name.startswith(("home", "cwd/peak"))
-            )
-            or (is_new and use.ours != "*")
-        ):
+        named = (f"--{flag}={{box}}/{name}" for flag in ("output", "html"))
+        is_ours = name.split("/")[0] in (use.ours, "tmp", "home")
+        if use.ours == "*":
+            is_ours = name not in before or not name.startswith("keep") or {*named} & {*use.command}
+        if not is_ours and name != "cwd/peak" and before.get(name) != after.get(name):
             yield f"alters {name}"
             break
     deadline = time.monotonic() + 3
@@ -224,7 +225,9 @@ def _judge(use: Use, code: int, text: str, box: Path, before: dict[str, Any]) ->
     left += [
         name
         for name in after
-        if name not in before and re.search(r"^tmp/|\.tmp$|/\.probeline-temp/", name)
+        if name not in before
+        and re.search(r"^tmp/|\.tmp$|/\.probeline-temp/", name)
+        and not (use.stuck and "/.probeline-temp/" in name)
     ]
     if left:
         yield f"leaves {left[:3]}"
@@ -300,6 +303,9 @@ def main() -> int:
         chosen += random.Random(area).sample(uses, min(len(uses), args.number))
     random.Random(0).shuffle(chosen)
     with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
+        if (kernels := cache_folder()).is_dir():  # else each use compiles its own
+            shutil.copytree(kernels, f"{folder}/cache/probeline/kernels")
+        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         records = campaign(chosen, Path(folder), args.log)
     stop()
     table: dict[str, Counter[str]] = defaultdict(Counter)
@@ -312,7 +318,14 @@ def main() -> int:
         print(record["area"], record["use"], record["faults"], record["error"][-300:].strip())
     if args.results:
         summary = [{name: record[name] for name in ("area", "use", "faults")} for record in failed]
-        document = {"uses": len(records), "areas": table, "failed": summary}
+        machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
+        document = {
+            "machine": machine,
+            "date": time.strftime("%Y-%m-%d"),
+            "uses": len(records),
+            "areas": table,
+            "failed": summary,
+        }
         args.results.write_text(json.dumps(document, indent=1) + "\n")
     return bool(failed)
 

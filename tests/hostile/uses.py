@@ -197,7 +197,8 @@ def network() -> Iterator[Use]:
         named: dict[int, str] = {**errno.errorcode, 0: "slow", -1: "short"}
         name = named[number]
         setting = f"os.environ['HOSTILE_IO'] = '{call} {number} {at} {{box}}/'"
-        yield _use("network", program, f"{call} {name} from {at}", prelude=setting)
+        stuck = call in ("open", "unlink", "rmdir") and number > 0
+        yield _use("network", program, f"{call} {name} from {at}", prelude=setting, stuck=stuck)
 
 
 def together() -> Iterator[Use]:

@@ -92,6 +92,17 @@ def test_workers_give_same_batches(
 
 
 @pytest.mark.slow
+def test_workers_that_lack_something_are_one_line(
+    mixed: Mixed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(24, "Too many open files", "/psm_0")
+
+    iterator = iter(build_dataset(DataConfig(str(mixed["compact"]), 8, CROP, num_workers=2)))
+    monkeypatch.setattr(type(iterator), "_start", fail)
+    refusal_of(lambda: next(iterator), "data workers cannot run", "Too many open", "ulimit -n")
+
+
 @pytest.mark.parametrize("num_workers", [2, 100])
 @pytest.mark.usefixtures("warm_workers")
 def test_workers_end_as_one_process_does(mixed: Mixed, num_workers: int) -> None:

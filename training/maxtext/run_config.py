@@ -29,6 +29,7 @@ from beam_pipeline.errors import UsageError, explained_os_errors
 from beam_pipeline.storage.files import open_own
 from training.maxtext.curriculum import Stage, rope_base, share_of
 from training.maxtext.iterators import DATA_KEYS, SHARES, NetworkConfig
+from training.tokens.contexts import MIN_CROP
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 _BASE, _RECORD, _LOCK = "base.yml", "run_config.yml", "train.lock"
@@ -43,6 +44,7 @@ _LEAST = {
     **dict.fromkeys(("base_num_query_heads", "base_num_kv_heads", "base_num_decoder_layers"), 1),
     "eval_per_device_batch_size": 0,  # as per_device_batch_size
     "head_dim": 4,
+    "max_target_length": MIN_CROP,
 }
 
 # The keys that decide which arrays a checkpoint has.
@@ -112,7 +114,7 @@ def read(arguments: Sequence[str]) -> Arguments:
         values["skip_jax_distributed_system"] = True
         overrides.append("skip_jax_distributed_system=true")
     folder = values.get("base_output_directory")
-    if folder and "://" not in folder:  # Orbax requires absolute paths
+    if isinstance(folder, str) and folder and "://" not in folder:  # Orbax requires absolute paths
         values["base_output_directory"] = os.path.abspath(folder)
         overrides.append(f"base_output_directory={values['base_output_directory']}")
     return Arguments(_written(_changed(loaded)), tuple(overrides), values)

@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ import setuptools
 
 from beam_pipeline import __version__
 from beam_pipeline.cli import probeline
-from beam_pipeline.cli.command import run_command
+from beam_pipeline.cli.command import run_command, tidy_up_on_signals
 from beam_pipeline.cli.probeline import PROGRAMS, Program, main
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import EXTRA_OF, ProbelineError, UsageError
@@ -97,7 +98,7 @@ def test_usage_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("tidies_up", [False, True])
 def test_a_program_gets_its_arguments(tidies_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[object] = []
-    monkeypatch.setattr(probeline, "tidy_up_on_sigterm", lambda: called.append("sigterm"))
+    monkeypatch.setattr(probeline, "tidy_up_on_signals", lambda: called.append("sigterm"))
     module = Path(__file__).stem
     monkeypatch.setitem(sys.modules, module, sys.modules[__name__])
     program = Program(module, "", tidies_up)
@@ -171,6 +172,22 @@ def raising(error: BaseException) -> Callable[[Sequence[str]], int | None]:
 def test_an_error_is_one_line(error: Exception, code: int, capsys) -> None:
     assert run_command([], raising(error), "stopped") == code
     assert capsys.readouterr().err == "error: no such shard\n"
+
+
+def test_a_closed_terminal_ends_a_program_as_ctrl_c_does() -> None:
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    handlers = [signal.getsignal(number) for number in numbers]
+    try:
+        tidy_up_on_signals()
+        for number in numbers:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        tidy_up_on_signals()
+        signal.raise_signal(signal.SIGHUP)  # as nohup wants it
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
 
 
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -251,6 +251,20 @@ def test_objects_that_are_not_one_to_a_line(
     assert list(map(json.loads, found)) == objects
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_broken_object_of_a_sequence_takes_no_other_with_it(size: int) -> None:
+    good, first = b'{"id": 9, "text": "z"}', b'{"id": 1} {"id": 2}\n'
+    broken = [b'{"id": 1', b'{"id": "x', b'{"id": "x\\', b'{"id": [1, {"a": 2}', b'"x', b"x", b","]
+    data = first + b"".join(each + b"\n" + good + b"\n" for each in broken)
+    data += b'{"id": 1}}\n' + good + b'{"id": "\x1e' + good + b'{"id": "\\\t"}\n' + good
+    blocks = [first, *(data[at : at + size] for at in range(len(first), len(data), size))]
+    records = list(split_records(blocks, False, 1 << 20))
+    assert b"".join(bytes(each.content) for each in records) == data
+    found = [record.strip() for each in records for record in each.each()]
+    ends = [b'{"id": 1}', b"}", good, b'{"id": "', good, b'{"id": "\\\t"}', good]
+    assert found[2:] == [each for bad in broken for each in (bad, good)] + ends
+
+
 def test_a_large_file_of_pretty_objects_is_one_work_unit(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps({"text": f"{n}"}, indent=1) for n in range(1000)))

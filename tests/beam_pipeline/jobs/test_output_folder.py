@@ -343,12 +343,13 @@ def test_a_pipe_is_not_waited_for(tmp_path, name):
     assert (tmp_path / name).is_fifo()
 
 
-def test_a_lock_that_cannot_be_written_is_removed(tmp_path: Path) -> None:
-    def fail() -> int:
+@pytest.mark.parametrize("call", ["os.getpid", "fcntl.flock"])
+def test_a_lock_that_cannot_be_taken_is_removed(tmp_path: Path, call: str) -> None:
+    def fail(*_: object) -> int:
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ProbelineError, match="Stale file"):
-        patch.setattr(os, "getpid", fail)
+        patch.setattr(call, fail)
         with output_lease.lock_folder(f"{tmp_path}/temp", "lock", "--output=out"):
             pass
     assert not list(tmp_path.iterdir())

@@ -172,9 +172,9 @@ def test_sigterm_tidies_up(bucket: str) -> None:
     script = kill_script("probe_rows.commit", "module", "write_success", 1)
     script = script.replace("SIGKILL", "SIGTERM").replace(
         "from beam_pipeline.main import main",
-        "from beam_pipeline.cli.command import tidy_up_on_sigterm\n"
+        "from beam_pipeline.cli.command import tidy_up_on_signals\n"
         "from beam_pipeline.main import main\n"
-        "tidy_up_on_sigterm()",
+        "tidy_up_on_signals()",
     )
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
     stopped = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)

@@ -154,10 +154,12 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch):
         ("network_on_bad_row=maybe", ["network_on_bad_row", "maybe", "'fail' or 'skip'"]),
         ("network_data_format=rows", ["network_data_format", "probe_rows"]),
         ("opt_type=adamwow", ["opt_type", "adamwow"]),
+        ("base_output_directory=-1", ["base_output_directory=-1", "valid string"]),
     ],
 )
 def test_values_that_maxtext_refuses(argument: str, parts: list[str]):
-    arguments = run_config.read(["tiny", FILES, *PLACE, argument])
+    place = [each for each in PLACE if each.split("=")[0] not in argument]
+    arguments = run_config.read(["tiny", FILES, *place, argument])
     refusal_of(lambda: run_config.build(arguments), *parts, kind=UsageError)
 
 
