@@ -107,7 +107,7 @@ _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _MACHINE = (*_WRITING, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _OS_ERROR = re.compile(
     r"\b(?:OS|Permission|FileNotFound|\w+Directory|Timeout)Error: \[Errno (\d+)\] .*?"
-    r"(?:: '(.*?)'(?: -> '.*')?)?(?: \[while running .*)?$",
+    r"(?:(?::| file) '(.*?)'(?: -> '.*'|\. Detail: .*?)?)?(?: \[while running .*)?$",  # or Arrow's
     re.MULTILINE,
 )
 _MEMORY_ERROR = re.compile(

@@ -189,8 +189,14 @@ def begins_sequence(block: bytes) -> bool:
     if not line[1:].strip(_WHITESPACE) and block[1:].lstrip(_WHITESPACE).startswith(b'"'):
         return True  # an object of several lines
     ends = _find_ends(np.frombuffer(block, np.uint8), np.zeros(_STATE, np.int64), True)
-    if not len(ends) or not is_object(block[: ends[0]]):
+    if not len(ends):
         return False
+    if not is_object(block[: ends[0]]):  # a broken one; then the next one in its line tells
+        return (
+            len(ends) > 1
+            and line[ends[0] :].lstrip().startswith(b"{")
+            and is_object(block[ends[0] : ends[1]])
+        )
     rest = block[ends[0] :].lstrip(_BETWEEN)
     return not rest or rest.startswith(b"{")
 

@@ -267,6 +267,7 @@ def _time_problem(
     if options.mapping.time_unit or not names or names[0] not in dialect.names:
         return None
     texts = (line.decode("utf-8", "replace") for line in lines[dialect.has_header : _OBJECTS])
+    texts = (text.replace("\r", " ") for text in texts)  # within a line, an error of `csv`
     index = dialect.names.index(names[0])
     rows = csv.reader(texts, delimiter=dialect.delimiter)
     times = [row[index].strip() for row in rows if len(row) > index]

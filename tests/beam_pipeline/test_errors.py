@@ -1,7 +1,9 @@
 """One line for a person out of whatever a runner made of it."""
 
 import errno
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from beam_pipeline.errors import (
@@ -77,3 +79,12 @@ def test_an_error_of_the_storage_in_a_worker_is_one_line(kind: str) -> None:
         "cannot use /a b: Stale file handle; check the path and the storage behind it"
     )
     assert unexpected(RuntimeError(f"{kind}: [Errno 116] x")).startswith("unexpected RuntimeError")
+
+
+def test_arrows_words_for_a_lost_file_are_one_line(tmp_path: Path) -> None:
+    lost = f"{tmp_path}/lost"
+    with pytest.raises(OSError, match="Failed to open local file") as raised:
+        pa.OSFile(lost)
+    of_worker = RuntimeError(f"FileNotFoundError: {raised.value} [while running 'Read']")
+    line = f"cannot use {lost}: No such file or directory; check the path and the storage behind it"
+    assert unexpected(raised.value) == unexpected(of_worker) == line

@@ -150,7 +150,7 @@ FAINT_CODE = """() => {
   const clear = element => (parts(style(element).backgroundColor)[3] ?? 1) < 1;
   const ground = element => clear(element) ? ground(element.parentElement) : element;
   const faint = element => {
-    const both = [style(element).color, style(ground(element)).backgroundColor].map(light).sort();
+    const both = [style(element).color, style(ground(element)).backgroundColor].map(light);
     return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05) < 4.5;
   };
   const own = element => [...element.childNodes].some(n => n.nodeType == 3 && n.data.trim());

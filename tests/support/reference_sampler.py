@@ -106,6 +106,7 @@ def _time(second: int, previous: int | None) -> list[int]:
 # --- relabelling --------------------------------------------------------------------------------
 
 _RELABELLED = 0x6C61_6265_6C
+_IS_RELABELLED = 0x7265_6C
 _MASK = 2**64 - 1
 
 
@@ -116,11 +117,19 @@ def _mix(word: int) -> int:
     return word ^ word >> 31
 
 
-def relabelled(key: int, address: int) -> int:
-    """Returns an address of 128 bits under the map of a context's key: a new byte for each byte.
+def is_relabelled(key: int) -> bool:
+    """Returns whether the context of few destinations with this key has other addresses."""
+    return (_mix(key ^ _mix(_IS_RELABELLED)) >> 11) / 2**53 < 0.3
 
+
+def relabelled(key: int, address: int) -> int:
+    """Returns what the context of few destinations with this key shows for an address of 128 bits.
+
+    Three in ten contexts have a new byte for each byte.
     The new one is the old one XOR a byte that follows from the key and the bytes before.
     """
+    if not is_relabelled(key):
+        return address
     num_bytes = 4 if address >> 32 == 0xFFFF else 16
     state, result = _mix(key ^ _mix(_RELABELLED)), address
     for shift in range(8 * num_bytes - 8, -1, -8):

@@ -91,7 +91,6 @@ def test_workers_give_same_batches(
     assert is_same(found, expected_batches(mixed["arrow"], variant, 25))
 
 
-@pytest.mark.slow
 def test_workers_that_lack_something_are_one_line(
     mixed: Mixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +102,7 @@ def test_workers_that_lack_something_are_one_line(
     refusal_of(lambda: next(iterator), "data workers cannot run", "Too many open", "ulimit -n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [2, 100])
 @pytest.mark.usefixtures("warm_workers")
 def test_workers_end_as_one_process_does(mixed: Mixed, num_workers: int) -> None:

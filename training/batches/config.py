@@ -152,8 +152,8 @@ class DataConfig:
         sampler="rows"; sizes are log-uniform. (0, 0) takes only runs of consecutive measurements,
         (1, 1) draws from whole rows.
       repeat_share: share of the contexts, for sampler="rows", that teach a model to look up what it
-        has seen: their addresses are relabelled at random, most have one RTT for each destination,
-        and those of large rows have few destinations, most of them repeated.
+        has seen: those of large rows have few destinations, most of them repeated; three in ten
+        have relabelled addresses, and most of these one RTT for each destination.
       fixed_order_share: share of the contexts with one order of fields: source, time, destination,
         RTT. In other contexts every measurement has its own order.
       random_source_share: share of the contexts whose source address has a random end, of one byte

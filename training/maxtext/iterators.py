@@ -28,7 +28,7 @@ from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from training.batches.config import DataConfig
 from training.batches.mixture import check_single, parse_files
 from training.dataset import build_dataset
-from training.maxtext.curriculum import Shares, Stage, check_shares, stages_of
+from training.maxtext.curriculum import Shares, Stage, check_shares, share_of, stages_of
 from training.maxtext.feed import Feed, FeedIterator
 from training.maxtext.loss_weights import keep_targets, weights_of_kinds
 from training.statistics.feed_report import FeedReport
@@ -91,9 +91,7 @@ def _data_keys() -> dict[str, Any]:
 
 # MaxText's config with dataset_type=network and our keys: `network_x` is field x of DataConfig.
 NetworkConfig = create_model("NetworkConfig", __base__=_NetworkKeys, **_data_keys())
-SHARES = tuple(
-    key for name, key in DATA_KEYS.items() if DATA_OPTIONS[name].metadata.get("by_stage")
-)
+_BY_STAGE = [name for name in DATA_KEYS if DATA_OPTIONS[name].metadata.get("by_stage")]
 
 
 def stages(config: Any) -> list[Stage]:
@@ -129,13 +127,13 @@ def check_config(config: Any) -> None:
         )
     check_single(config.network_eval_files, "network_eval_files")
     weights_of_kinds(config.network_loss_weights)
-    for key in SHARES:
-        check_shares(key, getattr(config, key), len(stages(config)))
     if stage_of(config).number > 0 and not config.enable_checkpointing:
         raise UsageError(
             "network_curriculum passes the model between stages in checkpoints: set "
             "enable_checkpointing=true"
         )
+    for key in (DATA_KEYS[name] for name in _BY_STAGE):
+        check_shares(key, getattr(config, key), config.network_curriculum)
 
 
 def completed_steps(checkpoints: epath.PathLike) -> int:
@@ -187,6 +185,7 @@ def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> Da
         for name, key in DATA_KEYS.items()
     }
     options |= {
+        **{name: share_of(options[name], stage) for name in _BY_STAGE},
         # MaxText's batch has a share for every host, including those that load no data.
         "batch_size": batch_size // jax.process_count() * len(hosts),
         "seed": options["seed"] + stage.number,

@@ -27,8 +27,8 @@ from pydantic.fields import FieldInfo
 
 from beam_pipeline.errors import UsageError, explained_os_errors
 from beam_pipeline.storage.files import open_own
-from training.maxtext.curriculum import Stage, rope_base, share_of
-from training.maxtext.iterators import DATA_KEYS, SHARES, NetworkConfig
+from training.maxtext.curriculum import Stage, rope_base
+from training.maxtext.iterators import DATA_KEYS, NetworkConfig
 from training.tokens.contexts import MIN_CROP
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -248,7 +248,6 @@ def overrides_of(config: Any, stage: Stage) -> list[str]:
         "per_device_batch_size": config.per_device_batch_size * scale,
         "eval_per_device_batch_size": config.eval_per_device_batch_size * scale,
         "network_curriculum": f"'{','.join(before)}'",
-        **{key: share_of(getattr(config, key), stage) for key in SHARES},
     }
     return [f"{key}={value}" for key, value in overrides.items()]
 

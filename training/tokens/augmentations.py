@@ -4,9 +4,10 @@
   relabelled    all addresses get other bytes, under a map that keeps common prefixes
   steady_item   a destination keeps the first RTT that the context shows
 
-The contexts with few destinations are relabelled, and most of them are steady: there an RTT follows
-from the context or not at all. They teach to find the earlier measurement by its destination, which
-noise hides, and which a network of few addresses leaves no need for.
+Three in ten contexts with few destinations are relabelled, and most of these are steady: there an
+RTT follows from the context or not at all. They teach to find the earlier measurement by its
+destination, which noise hides, and which a network of few addresses leaves no need for. The others
+keep their addresses: with all relabelled, a model learned too little of what addresses tell.
 """
 
 from numba import uint64
@@ -17,7 +18,9 @@ from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at
 
 _RANDOM_SOURCE, _RELABELLED, _STEADY = 0x736F_7572_6365, 0x6C61_6265_6C, 0x7374_6561_6479
-_STEADY_SHARE = 0.7  # of the contexts with few destinations
+_IS_RELABELLED = 0x7265_6C
+_RELABELLED_SHARE = 0.3  # of the contexts with few destinations
+_STEADY_SHARE = 0.7  # of the relabelled ones
 _ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -37,6 +40,12 @@ def shown_source(key, src, share):
     if num_random > uint64(8):
         hi_mask = ones >> uint64(8) * (uint64(16) - num_random)
     return src[0] ^ combine(key, 1) & hi_mask, src[1] ^ combine(key, 2) & lo_mask, src[2]
+
+
+@subkernel
+def draws_relabelled(key):
+    """Returns whether the addresses of the context of few destinations with this key change."""
+    return uniform(combine(key, _IS_RELABELLED)) < _RELABELLED_SHARE
 
 
 @subkernel
@@ -64,7 +73,7 @@ def _relabel(word, state, first_shift):
 
 @subkernel
 def draws_steady(key):
-    """Returns whether destinations keep their RTTs in the context of few with this key."""
+    """Returns whether destinations keep their RTTs in the relabelled context with this key."""
     return uniform(combine(key, _STEADY)) < _STEADY_SHARE
 
 

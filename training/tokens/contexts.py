@@ -10,7 +10,13 @@ from numba import uint64
 from beam_pipeline.kernels import int64_record, kernel, subkernel
 from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at, second_at
-from training.tokens.augmentations import draws_steady, relabelled, shown_source, steady_item
+from training.tokens.augmentations import (
+    draws_relabelled,
+    draws_steady,
+    relabelled,
+    shown_source,
+    steady_item,
+)
 from training.tokens.draws import draw_mode, draw_strided, draw_window, draws_repeats
 from training.tokens.log_rtt import token_code
 from training.tokens.tokenizer import (
@@ -62,7 +68,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
     previous = np.int64(-1)
     items, is_timed, tokens = scratch.items, scratch.is_timed, scratch.tokens
     ranks = scratch.ranks
-    is_relabelled = draws_repeats(key, drawing.repeat_share)
+    is_relabelled = draws_repeats(key, drawing.repeat_share) and draws_relabelled(key)
     src = shown_source(key, src, drawing.random_source_share)
     if is_relabelled:
         src = relabelled(key, src)

@@ -178,6 +178,7 @@ def test_a_closed_terminal_ends_a_program_as_ctrl_c_does() -> None:
     numbers = (signal.SIGTERM, signal.SIGHUP)
     handlers = [signal.getsignal(number) for number in numbers]
     try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may run these tests
         tidy_up_on_signals()
         for number in numbers:
             with pytest.raises(KeyboardInterrupt):

@@ -134,6 +134,12 @@ def test_a_damaged_file_loses_nothing_silently(
         assert str(folder / "bad") in str(error)
 
 
+def test_a_carriage_return_in_a_line_does_not_hide_what_is_wrong(folder: Path) -> None:
+    (folder / "bad").write_bytes(b"event_time,src_addr,dst_addr,rtt\n1,192.0.2.1,192.0\r.2.2,3\n")
+    with pytest.raises(ProbelineError, match="numbers without a unit"):
+        list(read(folder / "bad", options()))
+
+
 def test_shards_of_a_run(tmp_path: Path) -> None:
     """Through the whole job: CSV in several files, and the Parquet that they were."""
     table = measurements_table(500, seed=3, num_probes=9)

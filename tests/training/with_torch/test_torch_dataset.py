@@ -231,7 +231,7 @@ def test_the_example_in_pytorch(mixed: Mixed, tmp_path: Path) -> None:
 def test_code_of_the_page(mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows").symlink_to(mixed["compact"])
-    (block,) = [b for b in documents.blocks("docs/pytorch.md") if "torch" in b.text]
+    (block,) = [b for b in documents.blocks("docs/pytorch.md") if "import" in b.text]
     names = {}
     exec(block.text.replace("batch_size=256", "batch_size=8"), names)
     assert {tuple(values.shape) for values in names["batch"].values()} == {(8, 1024)}
