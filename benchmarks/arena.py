@@ -1,7 +1,7 @@
 """Bench: the errors of predicted RTTs, of models and of simple methods, on several networks.
 
     python -m benchmarks.arena --planetlab=planetlab.parquet
-    python -m benchmarks.arena --networks small --checkpoint small=runs/first small=model.pt
+    python -m benchmarks.arena --networks small --checkpoint small=runs/first small=runs/second
     python -m benchmarks.arena --networks small reroute --seeds 0 1 2
     python -m benchmarks.arena --networks small --seeds 0 --ablate network_log_rtt=false
     python -m benchmarks.arena --networks my/rows --checkpoint my/rows=runs/first

@@ -166,7 +166,7 @@ _COLUMNS: md.Columns = {
 
 
 def markdown(results: Results) -> str:
-    """Returns the table by ascending size, with notes on what was measured and what did not run."""
+    """Returns the table of the largest size, with notes on what was measured and did not run."""
     notes = [
         md.circumstances(results),
         f"Simulated measurements of {results.options['num_probes']:,} probes, default options. "
@@ -180,7 +180,8 @@ def markdown(results: Results) -> str:
         same = "the same bytes" if len({*good}) == 1 else "DIFFERENT BYTES"
         notes.append(f"At {md.size(size)}, {len(good)} of {len(runs)} runs wrote {same}.")
     notes += md.shortfalls(results, _title, lambda case: "")
-    lines = sorted(medians(results.runs), key=lambda line: line.case["num_measurements"])
+    largest = max(run.case["num_measurements"] for run in results.runs)
+    lines = [line for line in medians(results.runs) if line.case["num_measurements"] == largest]
     return md.page([md.results_table(_COLUMNS, lines)], notes)
 
 

@@ -142,7 +142,7 @@ def _cpu_s() -> float:
 
 
 def markdown(results: Results) -> str:
-    """Returns the table: medians of each case."""
+    """Returns the table: medians of each case of the smallest and of the largest dataset."""
     columns: md.Columns = {
         "probes": lambda line: md.size(line.case["num_probes"]),
         "hosts": lambda line: str(line.case["hosts"]),
@@ -156,7 +156,10 @@ def markdown(results: Results) -> str:
             md.figure("worker_mib")(line) if line.case["workers"] else ""
         ),
     }
-    return f"""{md.results_table(columns, medians(results.runs), num_named=3)}
+    lines = medians(results.runs)
+    sizes = [line.case["num_probes"] for line in lines]
+    shown = [line for line in lines if line.case["num_probes"] in (min(sizes), max(sizes))]
+    return f"""{md.results_table(columns, shown, num_named=3)}
 
 One of the hosts, which make batches of {BATCH_SIZE} together. CPU is of its process and its \
 workers, from the configuration to the first batch, planning included. Memory is what its \

@@ -1,103 +1,214 @@
-"""A small transformer on probe rows in plain PyTorch, stopped and resumed on the way.
+"""The model and the recipe of `tiny` (training/configs) in plain PyTorch.
 
-  pip install '.[torch]'
-  python examples/torch_training.py demo/rows
-
-It trains twice: without a stop, and with one in the middle, after which everything is made anew
-from a file. Both end with the same loss.
+pip install '.[torch]'  # with PyTorch 2.9 or newer, for Muon
+python examples/torch_training.py demo/rows      # 60 steps, whole and resumed: the same loss
+python examples/torch_training.py rows 9000      # the recipe, then errors of RTTs of rows/test
 """
 
+import math
 import sys
 import tempfile
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from training import DataConfig, build_torch_dataset
+from training.evaluation.examples import open_splits
+from training.evaluation.results import evaluate
+from training.extent import EvaluationExtent
 
-NUM_STEPS, WIDTH, HEADS, VOCABULARY, CROP = 60, 64, 4, 267, 128
+WIDTH, HEADS, HIDDEN, BLOCKS, VOCABULARY, CROP = 96, 2, 256, 3, 267, 1024
+# Share of the steps, crop size and repeat_share; every step has 1,024 tokens.
+STAGES = (5 / 9, 256, 0.5), (3.5 / 9, 512, 0.2), (0.5 / 9, CROP, 0.1)
+RATE, WARM_UP, LAST_RATE, DECAY = 6e-3, 0.02, 0.02, 0.05
+MUON_RMS = 0.35 / 0.2  # of an update; torch's is 0.2 times the rate
 
 
-class Transformer(nn.Module):
-    """One block of attention and a perceptron; positions and attention keep to their segment."""
+class Block(nn.Module):
+    """Attention with rotary positions, within a segment, and a gated perceptron."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CROP, WIDTH)
-        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.perceptron = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
-        )
-        self.output = nn.Linear(WIDTH, VOCABULARY)
+        size = WIDTH // HEADS
+        self.before, self.between = nn.RMSNorm(WIDTH, 1e-6), nn.RMSNorm(WIDTH, 1e-6)
+        self.of_query, self.of_key = nn.RMSNorm(size, 1e-6), nn.RMSNorm(size, 1e-6)
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3))
+        self.mix = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.gate, self.up = (nn.Linear(WIDTH, HIDDEN, bias=False) for _ in range(2))
+        self.down = nn.Linear(HIDDEN, WIDTH, bias=False)
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Returns logits [batch, crop, vocabulary]."""
-        segment = batch["inputs_segmentation"]
-        is_hidden = segment[:, :, None] != segment[:, None, :]
-        is_hidden |= torch.ones(CROP, CROP, dtype=torch.bool).triu(1)  # what comes later
-        x = self.tokens(batch["inputs"]) + self.places(batch["inputs_position"])
+    def forward(self, x: torch.Tensor, angles: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
         y = self.before(x)
-        mask = is_hidden.repeat_interleave(HEADS, dim=0)
-        x = x + self.attention(y, y, y, attn_mask=mask, need_weights=False)[0]
-        return self.output(x + self.perceptron(self.between(x)))
+        q, k, v = (part(y).unflatten(2, (HEADS, -1)).transpose(1, 2) for part in self.qkv)
+        q, k = turned(self.of_query(q), angles), turned(self.of_key(k), angles)
+        found = functional.scaled_dot_product_attention(q, k, v, attn_mask=sees)
+        x = x + self.mix(found.transpose(1, 2).flatten(2))
+        y = self.between(x)
+        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+
+def turned(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """Rotates the pairs (i, i + size / 2) of queries or keys by their positions' angles."""
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class Transformer(nn.Module):
+    """Tokens in, log-probabilities of the next token out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.after, self.output = nn.RMSNorm(WIDTH, 1e-6), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        nn.init.normal_(self.tokens.weight, std=WIDTH**-0.5)
+
+    def forward(
+        self, inputs: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns float32 [batch, crop, vocabulary], from three int32 [batch, crop]."""
+        crop, size = inputs.shape[1], WIDTH // HEADS
+        base = 10_000 * (crop / CROP) ** (size / (size - 2))  # shorter crops turn as far
+        speeds = base ** (-torch.arange(0, size, 2) / size)
+        angles = (positions[..., None] * speeds)[:, None]
+        sees = segments[:, :, None] == segments[:, None, :]
+        sees &= torch.ones(crop, crop, dtype=torch.bool).tril()  # what comes before
+        x = self.tokens(inputs)
+        for block in self.blocks:
+            x = block(x, angles, sees[:, None])
+        return functional.log_softmax(self.output(self.after(x)), dim=-1)
 
 
 class Run:
-    """A model, its optimizer and its data, at the beginning of training."""
+    """A training of some steps: the model, its optimizers and the data of its stage."""
 
-    def __init__(self, rows: str):
+    def __init__(self, rows: str, num_steps: int):
         torch.manual_seed(0)
+        self.rows, self.num_steps, self.step = rows, num_steps, 0
         self.model = Transformer()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
-        # Of all ranks; torch.distributed, if it is initialised, tells this one's part.
-        config = DataConfig(files=rows, batch_size=8, crop_size=CROP, num_threads=1)
-        self.data = build_torch_dataset(config)
+        inner = list(self.model.blocks.parameters())
+        matrices = [each for each in inner if each.ndim == 2]
+        others = [each for each in self.model.parameters() if not any(each is m for m in matrices)]
+        self.muon = torch.optim.Muon(
+            matrices, weight_decay=DECAY / MUON_RMS, adjust_lr_fn="match_rms_adamw"
+        )
+        self.adam = torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=DECAY)
+        self.data = self.data_of_stage()
 
-    def train(self, num_steps: int) -> float:
-        """Trains some steps; returns the loss of the last one."""
-        loader = DataLoader(self.data, batch_size=None)  # batches come as batches
-        for _, batch in zip(range(num_steps), loader):
-            logits = self.model(batch).flatten(0, 1)
-            losses = functional.cross_entropy(
-                logits, batch["targets"].flatten().long(), reduction="none"
+    def stage(self) -> int:
+        ends = np.cumsum([share for share, _, _ in STAGES])
+        return int(np.searchsorted(ends * self.num_steps, self.step + 0.5))
+
+    def data_of_stage(self):
+        """Returns the data; torch.distributed, if it is initialised, tells this rank's part."""
+        number = self.stage()
+        _, crop, repeat_share = STAGES[number]
+        return build_torch_dataset(
+            DataConfig(
+                files=self.rows,
+                batch_size=CROP // crop,
+                crop_size=crop,
+                seed=number,
+                repeat_share=repeat_share,
+                random_source_share=0.8,
+                fixed_order_share=1,
+                log_rtt=True,
+                mixed_rows=256,
+                num_threads=1,
             )
-            is_token = batch["targets_segmentation"].flatten() > 0  # the rest is padding
-            loss = losses[is_token].mean()
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
+        )
+
+    def train(self, end: int) -> float:
+        """Trains up to a step; returns the loss of the last one."""
+        while self.step < end:
+            stage = self.stage()
+            for batch in DataLoader(self.data, batch_size=None):  # batches come as batches
+                loss = self.train_step(batch)
+                self.step += 1
+                if self.step == end:
+                    return loss
+                if self.stage() != stage:
+                    break
+            self.data = self.data_of_stage()
+        return math.nan
+
+    def train_step(self, batch: dict[str, torch.Tensor]) -> float:
+        warm = min(1.0, (self.step + 1) / (WARM_UP * self.num_steps))
+        falling = (1 + math.cos(math.pi * self.step / self.num_steps)) / 2
+        rate = RATE * warm * (LAST_RATE + (1 - LAST_RATE) * falling)
+        for optimizer, factor in ((self.muon, MUON_RMS), (self.adam, 1.0)):
+            optimizer.param_groups[0]["lr"] = rate * factor
+            optimizer.zero_grad()
+        names = "inputs", "inputs_position", "inputs_segmentation"
+        log_p = self.model(*(batch[name] for name in names)).flatten(0, 1)
+        losses = functional.nll_loss(log_p, batch["targets"].flatten().long(), reduction="none")
+        loss = losses[batch["targets_segmentation"].flatten() > 0].mean()  # the rest is padding
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.muon.step()
+        self.adam.step()
         return loss.item()
 
-    def parts(self) -> dict:
-        """Returns what a checkpoint consists of."""
-        return {"model": self.model, "optimizer": self.optimizer, "data": self.data}
-
     def save(self, file: str) -> None:
-        torch.save({name: part.state_dict() for name, part in self.parts().items()}, file)
+        parts = {
+            name: getattr(self, name).state_dict() for name in ("model", "muon", "adam", "data")
+        }
+        torch.save({**parts, "step": self.step}, file)
 
     def load(self, file: str) -> None:
         states = torch.load(file)
-        for name, part in self.parts().items():
-            part.load_state_dict(states[name])
+        self.step = states.pop("step")
+        self.data = self.data_of_stage()
+        for name, state in states.items():
+            getattr(self, name).load_state_dict(state)
 
 
-def main(rows: str) -> None:
-    print(f"step 1: loss {Run(rows).train(1):.4f}")
-    whole = Run(rows).train(NUM_STEPS)
-    print(f"step {NUM_STEPS}, without a stop: loss {whole:.4f}")
+class Predictor:
+    """A trained model, as `training.evaluation` asks it."""
+
+    crop_size, fixed_order_share, log_rtt, vocab_size = CROP, 1.0, True, VOCABULARY
+
+    def __init__(self, run: Run):
+        self.model, self.step, self.description = run.model, run.step, "PyTorch"
+
+    @torch.inference_mode()
+    def __call__(
+        self, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
+    ) -> np.ndarray:
+        arrays = inputs, positions, segmentation
+        return self.model(*map(torch.as_tensor, arrays)).numpy()
+
+
+def show_errors(run: Run, rows: str) -> None:
+    """Prints the median relative errors of the model and of the last RTT, on the test split."""
+    extent = EvaluationExtent(num_rtt=4000)
+    evaluation = evaluate(Predictor(run), *open_splits(rows), extent)
+    for error in evaluation.errors:
+        print(f"{error.method}, {error.group}: {error.median_relative:.1%}")
+
+
+def main(rows: str, num_steps: int = 60) -> None:
+    train = f"{rows}/train"
+    print(f"step 1: loss {Run(train, num_steps).train(1):.4f}")
+    run = Run(train, num_steps)
+    whole = run.train(num_steps)
+    print(f"step {num_steps}, without a stop: loss {whole:.4f}")
+    if num_steps > 60:
+        return show_errors(run, rows)
     with tempfile.TemporaryDirectory() as folder:
-        run = Run(rows)
-        run.train(NUM_STEPS // 2)
+        run = Run(train, num_steps)
+        run.train(num_steps // 2)
         run.save(f"{folder}/checkpoint.pt")
-        run = Run(rows)
+        run = Run(train, num_steps)
         run.load(f"{folder}/checkpoint.pt")
-        resumed = run.train(NUM_STEPS - NUM_STEPS // 2)
-    print(f"step {NUM_STEPS}, resumed at step {NUM_STEPS // 2}: loss {resumed:.4f}")
+        resumed = run.train(num_steps)
+    print(f"step {num_steps}, resumed at step {num_steps // 2}: loss {resumed:.4f}")
     assert resumed == whole
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -7,7 +7,7 @@ version=v1.56.1
 cd "$(dirname "$0")/.."
 mkdir -p .engines
 exec 9>.engines/fake-gcs-server.lock
-flock 9
+python3 -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' # macOS has no flock
 [ -x .engines/fake-gcs-server ] && exit
 module="github.com/fsouza/fake-gcs-server@$version"
 (cd / && go mod download "$module")

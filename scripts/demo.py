@@ -18,9 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from beam_pipeline import generate, main
-from beam_pipeline.inspect import __main__ as inspect
-from beam_pipeline.verify import __main__ as verify
+from beam_pipeline.cli.probeline import main
 
 NUM_MEASUREMENTS, NUM_PROBES = 1_000_000, 1000
 NUM_STEPS, CROP, BATCH = 240, 128, 8  # so many steps, of 8 crops of 128 tokens
@@ -38,8 +36,7 @@ def run(folder: Path) -> int:
         shutil.rmtree(old, ignore_errors=True)
     steps = (
         (
-            generate.main,
-            "beam_pipeline.generate",
+            "generate",
             [
                 f"--output={measurements}",
                 f"--num_measurements={NUM_MEASUREMENTS}",
@@ -47,15 +44,13 @@ def run(folder: Path) -> int:
             ],
         ),
         (
-            main.main,
-            "beam_pipeline.main",
+            "rows",
             [f"--input={measurements}/*.parquet", f"--output={rows}", "--max_row_size_mb=1"],
         ),
-        (verify.main, "beam_pipeline.verify", [str(rows)]),
+        ("verify", [str(rows)]),
     )
-    for step, module, arguments in steps:
-        console.print(f"\n$ python -m {module} {shlex.join(arguments)}", soft_wrap=True)
-        code = step(arguments)
+    for command, arguments in steps:
+        code = probeline(command, arguments, console)
         if code:
             return code
     code = look(rows, page, console) or train(rows, runs, console)
@@ -66,12 +61,18 @@ def run(folder: Path) -> int:
         f"train/ and test/, what they hold in */rows.parquet, what it is in README.md. The "
         f"run is in {runs / 'demo'}, with pictures of what it was fed.\n"
         f"To look at in a browser: {page}\n"
-        f"Next, on data of your own: .venv/bin/python -m beam_pipeline.main --input "
+        f"Next, on data of your own: .venv/bin/probeline rows --input "
         f"'data/*.parquet' --output rows --columns event_time=ts\n"
         f"What models learn of a network, and how that is measured: docs/learning.md",
         soft_wrap=True,
     )
     return 0
+
+
+def probeline(command: str, arguments: list[str], console: Console) -> int:
+    """Shows and runs a command in this process; returns the exit code."""
+    console.print(f"\n$ probeline {command} {shlex.join(arguments)}", soft_wrap=True)
+    return main([command, *arguments])
 
 
 def look(rows: Path, page: Path, console: Console) -> int:
@@ -82,8 +83,7 @@ def look(rows: Path, page: Path, console: Console) -> int:
         key=lambda at: (index[at]["row_index"] == 1, index[at]["n_measurements"]),
     )
     arguments = [str(rows), f"--row=train:{line}", f"--html={page}"]
-    console.print(f"\n$ python -m beam_pipeline.inspect {shlex.join(arguments)}", soft_wrap=True)
-    return inspect.main(arguments)
+    return probeline("inspect", arguments, console)
 
 
 def train(rows: Path, runs: Path, console: Console) -> int:
@@ -102,8 +102,8 @@ def train(rows: Path, runs: Path, console: Console) -> int:
         f"metrics_file={metrics}",
         f"grain_visualization_dir={run / 'pictures'}",
     ]
-    command = ["-m", "training.train", *arguments]
-    console.print(f"\n$ python {shlex.join(command)}", soft_wrap=True)
+    command = ["-m", "beam_pipeline.cli.probeline", "train", *arguments]
+    console.print(f"\n$ probeline train {shlex.join(arguments)}", soft_wrap=True)
     with open(log, "w") as output, Progress(console=console, transient=True) as progress:
         task = progress.add_task("MaxText starts and compiles", total=NUM_STEPS)
         process = subprocess.Popen(

@@ -35,7 +35,7 @@ SHORT = {
     "one subject that several packages share": (
         *("beam_pipeline.dataset.dead_letters", "beam_pipeline.dataset.rtt"),
         *("beam_pipeline.report.page", "beam_pipeline.overlap.ngrams.arrays"),
-        *("beam_pipeline.shards.letters", "training.maxtext.loss_weights"),
+        "beam_pipeline.shards.letters",
     ),
 }
 Graph = Mapping[str, set[str]]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser, add_flags
+from beam_pipeline.errors import program
 from training.extent import AnalysisExtent
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ def _conclusion(checks: Sequence[Check]) -> str:
     text += f", {len(absent)} not applicable ({', '.join(absent)})" if absent else ""
     if failed:
         text += (
-            f", {len(failed)} FAILED ({', '.join(failed)}); python -m beam_pipeline.verify checks "
-            "whether the dataset is damaged"
+            f", {len(failed)} FAILED ({', '.join(failed)}); "
+            f"{program('verify', 'beam_pipeline.verify')} checks whether the dataset is damaged"
         )
     return text
 

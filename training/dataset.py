@@ -15,8 +15,6 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import logging
-import multiprocessing
-import multiprocessing.connection
 import os
 import threading
 import weakref
@@ -29,9 +27,10 @@ import orjson
 from absl import flags
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.machine import end_with_parent, keep_large_blocks
 from training.batches.column_cache import CacheFeed
 from training.batches.config import DataConfig
-from training.batches.lane_feed import LaneFeed, keep_large_blocks
+from training.batches.lane_feed import LaneFeed
 from training.batches.lanes import CURSOR
 from training.batches.mixture import Assignment, find_datasets
 from training.batches.packing import Crops, narrow, new_crops, to_batch, widen
@@ -167,7 +166,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         keep_large_blocks()
         dataset, config = self._dataset, self._config
         if dataset.is_in_worker:
-            _end_with_parent()
+            end_with_parent()
         num_threads = max(num_threads_for(p.shards, config.num_threads) for p in dataset.plans)
         if num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(num_threads, "read-rows")
@@ -219,19 +218,6 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         super().close()
         if self._executor:
             self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Ends this worker when its parent is killed; Grain's workers would run forever."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def wait() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 class BatchDataset(grain.IterDataset[Batch]):

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import ProbelineError, UsageError, program
 from training.batches.config import DataConfig
 from training.batches.lanes import context_keys
 from training.batches.packing import new_crops, pad_small, put_contexts, to_batch
@@ -113,7 +113,7 @@ class _Sampler(grain.transforms.RandomMap):
 def _damaged(row: Mapping[str, Any]) -> ProbelineError:
     return ProbelineError(
         f"row {row['row_index']} of {row['src_addr']} has a destination that is not an IP address: "
-        "python -m beam_pipeline.verify shows what else is damaged"
+        f"{program('verify', 'beam_pipeline.verify')} shows what else is damaged"
     )
 
 

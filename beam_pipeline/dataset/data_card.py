@@ -184,7 +184,7 @@ def command_of(options: Any, inputs: Iterable[str] | None = None) -> str:
 
     `inputs` are the --input values of all generations; by default those of the options.
     """
-    words = ["python", "-m", "beam_pipeline.main"]
+    words = ["probeline", "rows"]
     words += [word for pattern in inputs or options.input for word in ("--input", pattern)]
     words += ["--output", "DATASET"]
     for item in fields(options):
@@ -268,8 +268,8 @@ def _size_line(manifest: Manifest) -> str:
 
 _READING = """\
 ```sh
-python -m beam_pipeline.inspect DATASET --html=report.html    # what is in it
-python -m beam_pipeline.verify DATASET                        # that every promise is kept
+probeline inspect DATASET --html=report.html    # what is in it
+probeline verify DATASET                        # that every promise is kept
 ```
 
 | file | |

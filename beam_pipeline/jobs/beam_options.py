@@ -9,8 +9,8 @@ import contextlib
 import copy
 import difflib
 import io
-import os
 import socket
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,11 +27,14 @@ from apache_beam.options.pipeline_options import (
 
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError, one_line, printable
-from beam_pipeline.jobs.machine import can_fork
+from beam_pipeline.machine import can_fork, num_cores
 
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 PRISM_RUNNER = "PrismRunner"
 _ANSWER_S = 10  # for a connection to a job server
+# A spawned worker takes 1.5 CPU-seconds more than a forked one, a unit some 0.5: two cores gain
+# nothing yet from this number of units, four do.
+_MIN_SPAWNED_UNITS = 16
 # Else Flink starts a Python for each stage. A dead worker is kept as long: an engine has to wait
 # longer before it runs a failed task again.
 _KEEP_WORKERS_MS = 2_000
@@ -122,18 +125,24 @@ def check_job_server(beam_options: PipelineOptions) -> None:
 def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
     """Gives the in-memory runner --direct_num_workers workers; 0 means all cores, up to `at_most`.
 
-    They are processes where this process can fork, otherwise threads, which gain little: 0 then
-    means one. A single worker needs no server between it and the runner.
+    They are processes where this process can fork, otherwise threads, which gain little. 0 then
+    means one, or for a large job new processes, and a line on stderr says so. A single worker needs
+    no server between it and the runner.
     """
     direct = beam_options.view_as(DirectOptions)
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
     if not is_local or direct.direct_running_mode == "multi_threading":
         return
-    forks = can_fork()
-    cores = len(os.sched_getaffinity(0)) if forks else 1
-    direct.direct_num_workers = max(1, direct.direct_num_workers or min(cores, at_most))
+    has_processes, cores = can_fork(), min(num_cores(), at_most)
+    if not has_processes and not direct.direct_num_workers and cores > 1:
+        if has_processes := at_most >= _MIN_SPAWNED_UNITS:
+            what = f"starts {cores} worker processes"
+        else:
+            cores, what = 1, "uses one core"
+        print(f"This process cannot fork: the job {what}", file=sys.stderr)
+    direct.direct_num_workers = max(1, direct.direct_num_workers or cores)
     if direct.direct_num_workers > 1 and direct.direct_running_mode == "in_memory":
-        direct.direct_running_mode = "multi_processing" if forks else "multi_threading"
+        direct.direct_running_mode = "multi_processing" if has_processes else "multi_threading"
 
 
 def _refuse_unfit(beam_options: PipelineOptions) -> None:

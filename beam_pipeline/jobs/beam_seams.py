@@ -7,10 +7,12 @@ needs an internal of Beam gets it here.
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
+import grpc
 from apache_beam.portability import python_urns
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import sdk_worker, statesampler
@@ -65,6 +67,13 @@ def patch_beam() -> None:
 def silence_workers() -> None:
     """Keeps off the terminal the tracebacks that workers also send to the runner."""
     sdk_worker.print = lambda *_, **__: None
+    threading.excepthook = _print_unless_hung_up
+
+
+def _print_unless_hung_up(failed: threading.ExceptHookArgs) -> None:
+    """Prints the exception of a thread, unless a finished runner closed its stream."""
+    if not issubclass(failed.exc_type, grpc.RpcError):
+        threading.__excepthook__(failed)
 
 
 @contextlib.contextmanager

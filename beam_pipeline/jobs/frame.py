@@ -41,7 +41,6 @@ import itertools
 import logging
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +51,6 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import grpc
 import orjson
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from rich.console import Console
@@ -64,7 +62,7 @@ from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs import dataflow, monitoring, output_folder, portable
 from beam_pipeline.jobs.beam_seams import silence_workers
 from beam_pipeline.jobs.dataflow import DataflowJob
-from beam_pipeline.jobs.local_runner import forked_workers
+from beam_pipeline.jobs.local_runner import local_workers
 from beam_pipeline.jobs.monitoring import Snapshot, logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.jobs.output_lease import LostOutputError
@@ -157,7 +155,7 @@ def run(spec: JobSpec, build: Build, beam_options: PipelineOptions) -> bool:
     """
     runners.use_cores(beam_options, at_most=spec.num_units)
     with (
-        forked_workers(beam_options),
+        local_workers(beam_options),
         output_folder.taken(
             spec.output,
             spec.overwrite,
@@ -282,7 +280,6 @@ def quiet(beam_options: PipelineOptions) -> Iterator[None]:
     # It logs when the interpreter exits.
     logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
     silence_workers()
-    threading.excepthook = _print_unless_hung_up
     with contextlib.ExitStack() as stack:
         if beam_options.view_as(StandardOptions).runner == dataflow.RUNNER:
             stack.enter_context(dataflow.log_shown())
@@ -291,12 +288,6 @@ def quiet(beam_options: PipelineOptions) -> Iterator[None]:
             logging.disable(logging.CRITICAL)
         stack.enter_context(warnings.catch_warnings(action="ignore"))
         yield
-
-
-def _print_unless_hung_up(failed: threading.ExceptHookArgs) -> None:
-    """Prints the exception of a thread, unless a finished runner closed its stream."""
-    if not issubclass(failed.exc_type, grpc.RpcError):
-        threading.__excepthook__(failed)
 
 
 def check_read(planned: Iterable[tuple[Any, int]], read: Iterable[tuple[Any, int]]) -> None:

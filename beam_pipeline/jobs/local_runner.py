@@ -1,16 +1,18 @@
 """Worker processes for Beam's in-memory runner.
 
-Beam's own workers are threads, which share one interpreter lock, or processes that import
-everything again: 2.5 CPU-seconds each. Ours are forked from this process after its imports, and
-share its memory.
+Beam's own workers are threads, which share one interpreter lock. Ours are forked from this process
+after its imports, and share its memory. Where it cannot fork, they are processes that import
+everything again: 1.5 CPU-seconds each.
 """
 
 import contextlib
-import ctypes
+import logging
 import multiprocessing
-import os
 import signal
+import sys
 import threading
+import types
+import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -21,30 +23,31 @@ from beam_pipeline import kernels
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import beam_seams
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
-from beam_pipeline.jobs.machine import can_fork, importing
+from beam_pipeline.jobs.imports import call, importing, is_lean
+from beam_pipeline.machine import can_fork, end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _DYING_S = 1
 _Worker = tuple[BaseProcess, Connection]
 
 
 @contextlib.contextmanager
-def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
-    """Patches the in-memory runner, and forks its workers if its options request processes."""
+def local_workers(beam_options: PipelineOptions) -> Iterator[None]:
+    """Patches the in-memory runner, and starts its workers if its options request processes."""
     direct = beam_options.view_as(DirectOptions)
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
     if is_local:
         beam_seams.patch_beam()
-    if not is_local or direct.direct_running_mode != "multi_processing" or not can_fork():
+    if not is_local or direct.direct_running_mode != "multi_processing":
         yield
         return
-    with importing():  # the workers' garbage collectors then skip these objects and pages
-        kernels.load()
-    waiting = [_fork() for _ in range(direct.direct_num_workers)]
+    if forks := can_fork():
+        with importing():  # the workers' garbage collectors then skip these objects and pages
+            kernels.load()
+    waiting = [_start(forks) for _ in range(direct.direct_num_workers)]
     workers = [process for process, _ in waiting]
     try:
         with beam_seams.worker_processes(
-            lambda *arguments: _ForkedWorkerHandler(waiting.pop(), *arguments)
+            lambda *arguments: _WorkerHandler(waiting.pop(), *arguments)
         ):
             yield
     except Exception as error:
@@ -58,21 +61,34 @@ def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
             process.kill()
 
 
-def _fork() -> _Worker:
+def _start(forks: bool) -> _Worker:
     ours, theirs = multiprocessing.Pipe()
-    arguments = (theirs, os.getpid())
-    process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
-    process.start()
+    if forks:
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        process.start()
+        return process, ours
+    arguments = (is_lean(), __name__, _work.__name__, theirs, logging.root.manager.disable)
+    process = multiprocessing.get_context("spawn").Process(target=call, args=arguments, daemon=True)
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")  # else a user's would be imported
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = main
     return process, ours
 
 
-def _work(connection: Connection, parent: int) -> None:
+def _work(connection: Connection, disabled_log: int = logging.NOTSET) -> None:
     """Waits for the runner's address and works for it as long as the parent lives."""
+    if disabled_log:  # a fork has the log, and the rest of `frame.quiet`, from its parent
+        logging.disable(disabled_log)
+        warnings.simplefilter("ignore")
+        beam_seams.silence_workers()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the runner, which ends this
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
+    end_with_parent()
+    beam_seams.patch_beam()
     address, worker_id = connection.recv()
     beam_seams.work(address, worker_id)
 
@@ -85,8 +101,8 @@ def _why_ended(exit_code: int | None) -> str:
     return f"{why}: run the same command with --direct_num_workers=1"
 
 
-class _ForkedWorkerHandler(beam_seams.GrpcWorkerHandler):
-    """Starts and stops a forked worker for the runner."""
+class _WorkerHandler(beam_seams.GrpcWorkerHandler):
+    """Starts and stops a worker process for the runner."""
 
     def __init__(self, worker: _Worker, *arguments: object):
         super().__init__(*arguments)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from typing import Any
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.jobs.dataflow import DataflowJob
 from beam_pipeline.jobs.output_lease import Lease, LostOutputError, Marker, lock_folder
+from beam_pipeline.machine import path_key
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
     begins_with,
@@ -25,6 +26,7 @@ from beam_pipeline.storage.files import (
     exists,
     is_gcs,
     is_local,
+    real_path,
     remove_folder,
     write_file,
 )
@@ -186,24 +188,21 @@ def _own_folders(files: OutputFiles) -> set[str]:
 
 def _refuse_inputs_inside(output: str, inputs: Iterable[str], files: OutputFiles) -> None:
     """Raises UsageError for an input in one of the job's folders, or named like its files."""
-    folders = {name.split("/")[0] for name in _own_folders(files)}
+    folders = {path_key(name.split("/")[0]) for name in _own_folders(files)}
     top_files = rf"{re.escape(files.success)}|{files.patterns.get('', '')}"
-    below = _real_path(output).rstrip("/") + "/"
+    flags = re.IGNORECASE if path_key("A") == "a" else re.NOFLAG
+    below = real_path(output).rstrip("/") + "/"
     for path in inputs:
-        inside = _real_path(path)
+        inside = real_path(path)
         if not inside.startswith(below):
             continue
         folder, slash, _ = (name := inside.removeprefix(below)).partition("/")
-        is_ours = folder in folders if slash else bool(re.fullmatch(top_files, name))
-        if is_ours or name in files.marked:
+        is_ours = folder in folders if slash else bool(re.fullmatch(top_files, name, flags))
+        if is_ours or name in map(path_key, files.marked):
             raise UsageError(
                 f"the input {path} is among the files of --{files.flag}={output}, which the run "
                 "replaces: choose another output, or move the input"
             )
-
-
-def _real_path(path: str) -> str:
-    return os.path.realpath(path) if is_local(path) else path
 
 
 def _clear(output: str, run: JobRun, overwrite: bool, append: bool, files: OutputFiles) -> None:

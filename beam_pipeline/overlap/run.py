@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from beam_pipeline.cli.flags import normalise_flags
-from beam_pipeline.errors import UsageError, user_error
+from beam_pipeline.errors import UsageError, program, user_error
 from beam_pipeline.jobs.beam_options import parse_beam_options, suited
 from beam_pipeline.overlap.job import launch
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
@@ -29,7 +29,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
         if beam_options.view_as(GoogleCloudOptions).template_location:
             raise UsageError(
                 f"--remove={config.removal.remove} is a second job, which a template does not "
-                "start: run python -m beam_pipeline.overlap.remove on its result"
+                f"start: run {program('remove', 'beam_pipeline.overlap.remove')} on its result"
             )
         job.check_output(removal, "remove_output")
     output = launch.run(config, beam_options, command)

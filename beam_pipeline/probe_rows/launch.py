@@ -28,7 +28,7 @@ from beam_pipeline.probe_rows.progress import look
 from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.sources import anonymize_key, inputs, stored_rows
 from beam_pipeline.sources.anonymize_key import KeyReference
-from beam_pipeline.storage.files import is_local
+from beam_pipeline.storage.files import is_local, real_path
 from beam_pipeline.storage.matching import FileVersion
 
 _MAX_FILES_IN_LAUNCHER = 1000
@@ -98,7 +98,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
 def _check_apart(files: Sequence[FileVersion], output: str) -> None:
     """Raises UsageError for input in the output folder, which would then mean the dataset."""
     for file in files if is_local(output) else ():
-        if os.path.dirname(os.path.realpath(file.path)) == os.path.realpath(output):
+        if os.path.dirname(real_path(file.path)) == real_path(output):
             raise UsageError(
                 f"the input {file.path} lies in --output={output}, which would then be read as the "
                 "dataset alone: choose another output"

@@ -29,6 +29,7 @@ from beam_pipeline.errors import (
     machine_errors,
     printable,
 )
+from beam_pipeline.machine import path_key
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.gcs import FileInfo
 
@@ -39,6 +40,11 @@ _RANGE_BYTES = 64 << 10
 
 def is_local(path: str) -> bool:
     return "://" not in path
+
+
+def real_path(path: str) -> str:
+    """Returns the path of a file without links, for comparisons; remote paths as they are."""
+    return path_key(os.path.realpath(path)) if is_local(path) else path
 
 
 def is_gcs(path: str) -> bool:

@@ -52,6 +52,8 @@ def warm_python(*more: str) -> list[str]:
     Args:
       more: modules that are imported beforehand, too; each choice of them has a server.
     """
+    if sys.platform != "linux":
+        return [sys.executable]  # elsewhere sockets have no abstract names, and forks are unsafe
     server = _servers.get(more)
     if server is None:
         server = _servers[more] = subprocess.Popen(

@@ -366,7 +366,6 @@ def test_evaluation_pictures_and_debug_lines(tmp_path: Path, thousand_rows: Path
     (ended,) = run.run(
         f"network_eval_files={thousand_rows / 'test'}",
         "eval_interval=6",
-        'network_loss_weights={"source, first": 0.5, "source, again": 0}',
         "grain_debug_mode=true",
         f"grain_visualization_dir={tmp_path / 'pictures'}",
     )

@@ -5,9 +5,6 @@ the column cache. They give the same crops.
 """
 
 import abc
-import contextlib
-import ctypes
-import functools
 from concurrent.futures import Executor
 
 import numpy as np
@@ -19,9 +16,6 @@ from training.batches.packing import Crops
 from training.batches.planning import HostPlan
 from training.batches.states import check_cursors
 from training.rows.shard_reader import BadRow, BadRowError, ShardReader
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_MAX_KEPT_BYTES = 32 << 20  # the largest value that glibc allows
 
 
 class LaneFeed(abc.ABC):
@@ -101,16 +95,3 @@ class LaneFeed(abc.ABC):
         """Returns the bad rows found since the last call."""
         bad_rows, self._bad_rows = self._bad_rows, []
         return bad_rows
-
-
-@functools.cache
-def keep_large_blocks() -> None:
-    """Makes glibc reuse large blocks of memory instead of fetching each from the kernel.
-
-    Otherwise every row of 8 MiB costs thousands of page faults, more than reading it, and every
-    batch a thousand, a third of drawing it. Has no effect with other C libraries.
-    """
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _MAX_KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, 4 * _MAX_KEPT_BYTES)

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import operator
 import time
-from collections.abc import Callable
 from typing import Any
 
 import grain
@@ -19,7 +18,7 @@ from etils import epath
 
 from training.batches.column_cache import CacheUse, cache_use
 from training.batches.states import reshard_states
-from training.dataset import Batch, BatchDataset, BatchIterator
+from training.dataset import BatchDataset, BatchIterator
 from training.statistics.feed_report import FeedReport
 
 _SEGMENTATION = "targets_segmentation"  # 0 is padding
@@ -58,7 +57,6 @@ class Feed:
     first_step: int  # the training step of the first batch
     report: FeedReport | None  # checks and describes the first batches
     step_tflops: float = 0.0  # 10^12 operations per step and device
-    weigh: Callable[[Batch], Batch] | None = None  # clears the segmentation of uncounted targets
     failure: Exception | None = None  # ended the batches; MaxText only logs it
     has_ended: bool = False
     last: Fed = dataclasses.field(default_factory=Fed)  # the last batch
@@ -124,7 +122,7 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
             feed.last = Fed(seconds, waited_s, num_tokens, feed.step_tflops)
             feed.total += feed.last
         self._given_s = given_s
-        return batch if feed.weigh is None else feed.weigh(batch)
+        return batch
 
     def get_state(self) -> dict[str, Any]:
         return self._batches.get_state()

@@ -25,12 +25,12 @@ from maxtext.utils import max_logging, maxtext_utils, train_utils
 from pydantic import Field, create_model, model_validator
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.machine import num_cores
 from training.batches.config import DataConfig
 from training.batches.mixture import check_single, parse_files
 from training.dataset import build_dataset
 from training.maxtext.curriculum import Shares, Stage, check_shares, share_of, stages_of
 from training.maxtext.feed import Feed, FeedIterator
-from training.maxtext.loss_weights import keep_targets, weights_of_kinds
 from training.statistics.feed_report import FeedReport
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
@@ -57,7 +57,6 @@ class _NetworkKeys(types.MaxTextConfig):
     network_train_files: str = ""  # DataConfig's files, or a mixture
     network_eval_files: str = ""  # DataConfig's files
     network_train_tokens: int = Field(0, ge=0)  # instead of `steps`
-    network_loss_weights: dict[str, float] = Field(default_factory=dict[str, float])
     network_curriculum: str = Field("", coerce_numbers_to_str=True)  # see `curriculum`
     grain_debug_mode: bool = False  # check and describe the first batches
     grain_visualization_dir: str = ""  # for figures of the first batches
@@ -126,7 +125,6 @@ def check_config(config: Any) -> None:
             f"eval_interval={config.eval_interval} needs data: set network_eval_files=rows/test"
         )
     check_single(config.network_eval_files, "network_eval_files")
-    weights_of_kinds(config.network_loss_weights)
     if stage_of(config).number > 0 and not config.enable_checkpointing:
         raise UsageError(
             "network_curriculum passes the model between stages in checkpoints: set "
@@ -170,7 +168,7 @@ def num_workers(worker_count: int, ram_budget_mb: int) -> int:
     """Returns the number of workers; -1 is as many as cores and the budget allow."""
     if worker_count != -1:
         return worker_count
-    chosen = min(len(os.sched_getaffinity(0)), ram_budget_mb // _WORKER_MB)
+    chosen = min(num_cores(), ram_budget_mb // _WORKER_MB)
     max_logging.log(f"grain_worker_count=-1, grain_ram_budget_mb={ram_budget_mb}: {chosen} workers")
     return chosen
 
@@ -212,10 +210,7 @@ def make_network_iterator(
     `pyconfig.initialize`; `process_indices` are the processes that load data.
     """
     stage, of_data = stage_of(config), data_config(config, process_indices, is_eval=is_eval)
-    report = weigh = None
-    if not is_eval and config.network_loss_weights:
-        of_kinds = weights_of_kinds(config.network_loss_weights)
-        weigh = functools.partial(keep_targets, of_kinds=of_kinds, seed=of_data.seed)
+    report = None
     if not is_eval and (config.grain_debug_mode or config.grain_visualization_dir):
         folder = config.grain_visualization_dir
         if folder and config.network_curriculum:
@@ -224,7 +219,7 @@ def make_network_iterator(
         report = FeedReport(folder, of_data.host_index, log=log, log_rtt=of_data.log_rtt)
     step_tflops, _, _ = maxtext_utils.calculate_tflops_training_per_device(config, log=False)
     return MultiHostDataLoadIterator(
-        Feed(build_dataset(of_data), stage.begin, report, step_tflops, weigh),
+        Feed(build_dataset(of_data), stage.begin, report, step_tflops),
         global_mesh,
         config.generate_padding_batch_eval if is_eval else config.generate_padding_batch_train,
         expansion_loading_factor_for_grain=config.expansion_factor_real_data,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
+from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors, program
 from beam_pipeline.report.plots import prepare_folder, write_results
 from beam_pipeline.report.tables import percent
 from training.statistics.feed import Feed
@@ -50,7 +50,8 @@ class FeedReport:
         except ProbelineError as fault:
             raise ProbelineError(
                 f"step {len(feed.steps)} on host {self._host_index}: {fault}; do not train on it: "
-                "python -m training.analyze_padding checks whether the dataset is at fault"
+                f"{program('padding', 'training.analyze_padding')} checks whether the dataset is "
+                "at fault"
             ) from fault
         if self._log is not None:
             self._log(_line(feed.steps[-1], first))

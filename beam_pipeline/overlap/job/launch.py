@@ -22,11 +22,11 @@ from beam_pipeline.jobs import dataflow, frame
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, RUNNERS_WITH_OWN_FLAGS
 from beam_pipeline.jobs.frame import Commit, JobSpec
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
+from beam_pipeline.machine import share_one_heap
 from beam_pipeline.overlap.evaluation_sources import dataset_name, evaluation_sources
 from beam_pipeline.overlap.job import manifest
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.config import DeconConfig
-from beam_pipeline.overlap.job.preparing import share_one_heap
 from beam_pipeline.overlap.results.layout import PATTERNS, SUCCESS_NAME, WORK_FOLDER
 from beam_pipeline.storage.files import exists
 

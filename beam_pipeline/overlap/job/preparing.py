@@ -5,7 +5,6 @@ index shard, Prepared → the index shard's file
 """
 
 import contextlib
-import ctypes
 import functools
 import os
 import shutil
@@ -22,9 +21,9 @@ from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import WorkUnit
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.jobs.machine import machine_memory_bytes
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.jobs.output_folder import JobRun
+from beam_pipeline.machine import machine_memory_bytes, trim_heap
 from beam_pipeline.overlap.evaluation import (
     EvaluationFile,
     EvaluationRows,
@@ -70,8 +69,6 @@ from beam_pipeline.storage.local_copy import machine_folder, on_this_machine
 MAX_PASSES = 16
 _ROWS_NAME, _TOKENS_NAME = "evaluation.arrow", "evaluation_tokens.arrow"
 _MIN_LONG_TOKEN_ROWS = 16  # for a warning; fewer may be links or code
-_M_ARENA_MAX = -8  # of glibc's malloc.h
-_NOT_GLIBC = (OSError, AttributeError, TypeError)  # raised with other C libraries
 _SHARE_OF_MEMORY = 3  # the index gets a third; batches of documents and mapped pages the rest
 
 
@@ -92,15 +89,6 @@ class EvaluationOptions(NamedTuple):
 # --- memory -------------------------------------------------------------------------------------
 
 
-def share_one_heap() -> None:
-    """Makes all threads of this process and its forks allocate from one heap.
-
-    glibc gives threads separate heaps, each of which keeps the memory of its largest message.
-    """
-    with contextlib.suppress(*_NOT_GLIBC):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
 @contextlib.contextmanager
 def freeing_step(step: str, **where: object) -> Iterator[None]:
     """Logs as `logged`, and returns the step's memory to the system.
@@ -111,8 +99,7 @@ def freeing_step(step: str, **where: object) -> Iterator[None]:
         yield
     hand_pages_back()
     pa.default_memory_pool().release_unused()
-    with contextlib.suppress(*_NOT_GLIBC):
-        ctypes.CDLL(None).malloc_trim(0)
+    trim_heap()
 
 
 # --- shared by steps ----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from beam_pipeline.documents.files import Format, format_by_name
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import UsageError, program
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.storage.files import exists, is_folder, is_local, read_file
 from beam_pipeline.storage.matching import FileVersion, match
@@ -121,7 +121,7 @@ def read_result(path: str) -> dict[str, Any]:
     if data is None or not is_whole or not _has_columns(f"{path}/{layout.TRAIN_FILES}"):
         raise UsageError(
             f"--result_path={path} is not a finished result of this version's overlap job: run "
-            "python -m beam_pipeline.overlap first"
+            f"{program('overlap', 'beam_pipeline.overlap')} first"
         )
     return orjson.loads(data)
 

@@ -1,5 +1,6 @@
 """The command and its programs: names, versions, examples, and what --help costs."""
 
+import ast
 import importlib
 import json
 import os
@@ -25,6 +26,7 @@ from beam_pipeline.errors import EXTRA_OF, ProbelineError, UsageError
 from tests.support.repository import ROOT
 from tests.support.warm_python import warm_python
 
+PRODUCT = ("beam_pipeline", "training")
 MODULE = "beam_pipeline.cli.probeline"
 # What takes a tenth of a second or more to import.
 HEAVY = ("apache_beam", "numba", "pyarrow", "numpy", "array_record", "jax", "grain", "absl", "rich")
@@ -233,3 +235,22 @@ def test_extras_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setuptools, "setup", told.update)
     runpy.run_path(str(ROOT / "setup.py"))
     assert set(EXTRA_OF.values()) <= told["extras_require"].keys()
+
+
+def test_hints_use_the_name_by_which_the_program_was_started() -> None:
+    """No message names a module: `errors.program` does, for who has started one."""
+    texts = []
+    for path in (path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        docstrings = {
+            node.body[0].value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and isinstance(node.body[0], ast.Expr)
+        }
+        texts += [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and node not in docstrings
+        ]
+    assert [t for t in texts if re.search(r"-m (beam_pipeline|training)\b", str(t))] == []

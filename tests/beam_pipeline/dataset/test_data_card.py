@@ -109,11 +109,11 @@ def test_command_of_the_card_reproduces_the_dataset(
     dataset: Path, tmp_path: Path, monkeypatch
 ) -> None:
     card = (dataset / CARD_NAME).read_text("utf-8")
-    (command,) = re.findall(r"^python -m beam_pipeline\.main .*$", card, re.MULTILINE)
+    (command,) = re.findall(r"^probeline rows .*$", card, re.MULTILINE)
     words = shlex.split(command)
-    assert words[:3] == ["python", "-m", "beam_pipeline.main"]
+    assert words[:2] == ["probeline", "rows"]
     monkeypatch.chdir(tmp_path)
-    assert main(words[3:]) == 0
+    assert main(words[2:]) == 0
     again = tmp_path / "DATASET"
     assert files_of(again) == files_of(dataset)
     for name in (CARD_NAME, "croissant.json", "manifest.json"):
@@ -132,7 +132,7 @@ def test_command_omits_options_of_the_run_and_the_key_path(tmp_path: Path) -> No
     )
     common = "--input 'a b' --input 'gs://x/*.parquet' --output DATASET"
     anonymized = "--anonymize=prefix_preserving --anonymize_key_file=KEY_FILE --split_seed=3"
-    assert command_of(options) == f"python -m beam_pipeline.main {common} {anonymized}"
+    assert command_of(options) == f"probeline rows {common} {anonymized}"
 
 
 def test_hugging_face_metadata(dataset: Path) -> None:

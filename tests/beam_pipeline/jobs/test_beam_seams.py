@@ -16,7 +16,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import beam_seams
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
 from beam_pipeline.jobs.frame import new_pipeline
-from beam_pipeline.jobs.local_runner import forked_workers
+from beam_pipeline.jobs.local_runner import local_workers
 from tests.support.repository import ROOT
 
 ORIGINALS = """
@@ -27,10 +27,10 @@ def replaced():
     return [getattr(owner, name) for owner, names in beam_seams.SEAMS.items() for name in names]
 before = replaced()
 from beam_pipeline.jobs.frame import new_pipeline
-from beam_pipeline.jobs.local_runner import forked_workers
+from beam_pipeline.jobs.local_runner import local_workers
 def start(runner):
     options = PipelineOptions(runner=runner)
-    with forked_workers(options):
+    with local_workers(options):
         new_pipeline(options)
 start("PortableRunner")
 assert replaced() == before
@@ -70,7 +70,7 @@ def test_state_sampler_delays_no_bundle(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(bundle_processor.BundleProcessor, "__init__", seen)
     options = PipelineOptions(runner=IN_MEMORY_RUNNER)
-    with forked_workers(options), new_pipeline(options) as pipeline:
+    with local_workers(options), new_pipeline(options) as pipeline:
         _ = pipeline | beam.Create([1]) | beam.Reshuffle()
     assert periods
     assert max(periods) <= 10

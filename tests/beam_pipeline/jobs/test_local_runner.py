@@ -141,7 +141,7 @@ def test_no_worker_outlives_the_program(tmp_path: Path, sent: signal.Signals) ->
 )
 def test_a_process_with_threads_does_not_fork(starts_thread: str) -> None:
     script = (
-        "from beam_pipeline.jobs.machine import can_fork\n"
+        "from beam_pipeline.machine import can_fork\n"
         f"assert can_fork()\n{starts_thread}\nassert not can_fork()"
     )
     subprocess.run([*warm_python(), "-c", script], check=True, timeout=HANG_S)

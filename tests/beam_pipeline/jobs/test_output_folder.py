@@ -260,7 +260,7 @@ def test_a_leftover_that_cannot_be_removed_is_one_line_with_its_name(tmp_path, m
 
 
 @pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("how", ["as it is", "through a link", "relative"])
+@pytest.mark.parametrize("how", ["as it is", "through a link", "relative", "on macOS"])
 def test_an_input_among_the_files_of_the_output_is_refused(tmp_path, monkeypatch, name, how):
     output = tmp_path / "out"
     fill(output, [name])
@@ -271,6 +271,9 @@ def test_an_input_among_the_files_of_the_output_is_refused(tmp_path, monkeypatch
     elif how == "relative":
         monkeypatch.chdir(tmp_path)
         path = f"./out/../out/{name}"
+    elif how == "on macOS":  # whose file system ignores case
+        monkeypatch.setattr("sys.platform", "darwin")
+        path = str(output / name).upper()
     with pytest.raises(UsageError, match=r"among the files of --output=.*choose another output"):
         with taken(f"{output}/", overwrite=True, inputs=[path]):
             pytest.fail("the folder was taken")

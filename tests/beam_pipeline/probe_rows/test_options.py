@@ -12,7 +12,7 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs import program
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, check_job_server, use_cores
-from beam_pipeline.jobs.local_runner import forked_workers
+from beam_pipeline.jobs.local_runner import local_workers
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.launch import inline_bytes
@@ -49,6 +49,7 @@ def test_flags_of_beam_are_passed_on() -> None:
     ("flags", "at_most", "as_processes", "as_threads"),
     [
         ([], 9, (4, "multi_processing"), (1, "in_memory")),
+        ([], 16, (4, "multi_processing"), (4, "multi_processing")),
         ([], 3, (3, "multi_processing"), (1, "in_memory")),
         ([], 0, (1, "in_memory"), (1, "in_memory")),
         (["--direct_num_workers=0"], 9, (4, "multi_processing"), (1, "in_memory")),
@@ -83,7 +84,7 @@ def test_a_job_takes_the_cores_that_it_has_work_for(
 
 def test_no_timer_of_beam_cuts_a_stream_between_workers() -> None:
     """At 1 ms, one run in six with four threads lost elements or could not decode them."""
-    with forked_workers(parse(NEEDED)[1]):
+    with local_workers(parse(NEEDED)[1]):
         pass
     assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS > 365 * 86_400_000
 

@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -182,6 +183,7 @@ def mapped_kib(path: Path) -> int:
     return int(of_file[1])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_pages_are_handed_back_and_keep_their_contents(tmp_path: Path) -> None:
     path = tmp_path / "numbers"
     path.write_bytes(np.arange(1 << 20, dtype=np.int64).tobytes())

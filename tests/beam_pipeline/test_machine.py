@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.jobs.machine import machine_memory_bytes
+from beam_pipeline.machine import machine_memory_bytes
 
 _MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -1,0 +1,124 @@
+"""What differs between operating systems: cores, memory, forks, the heap, ends of processes.
+
+Linux has all of it. Where something is missing, as on macOS, a function here does without it; other
+modules use only what both have.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import unicodedata
+from pathlib import Path
+
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),  # version 2
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # version 1
+)
+_MAX_CHECKS, _CHECK_S = 50, 0.01
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
+_MAX_KEPT_BYTES = 32 << 20  # the largest value that glibc allows
+
+
+def num_cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def machine_memory_bytes(cgroup_limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
+    """Returns the memory of the machine or, if smaller, the limit of the control group.
+
+    Without a limit, the file of version 2 has "max", that of version 1 a huge number.
+    """
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in cgroup_limits:
+        if path.is_file() and (text := path.read_text().strip()).isdigit():
+            limits.append(int(text))
+    return min(limits)
+
+
+def path_key(path: str) -> str:
+    """Returns a path as the file system compares it: macOS's ignores case and Unicode's forms."""
+    if sys.platform != "darwin":
+        return path
+    return unicodedata.normalize("NFC", path).casefold()
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+def can_fork() -> bool:
+    """Returns whether this process can fork: on Linux, with a single thread.
+
+    Threads of libraries count, since a fork lacks them, except those of jemalloc, Arrow's
+    allocator, which restarts its own. macOS's own libraries may crash in a fork.
+    """
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return False
+    with contextlib.suppress(OSError):  # /proc is not mounted
+        for _ in range(_MAX_CHECKS):
+            if len(_threads()) == 1:
+                return True
+            time.sleep(_CHECK_S)  # a joined thread may take a moment to disappear
+    return False
+
+
+def _threads() -> list[str]:
+    """Returns the names of this process's threads, including those of libraries."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            names.append((task / "comm").read_text())
+    return [name for name in names if not name.startswith("jemalloc")]
+
+
+def end_with_parent() -> None:
+    """Ends this process of `multiprocessing` when its parent is killed; it would run forever."""
+    import multiprocessing.connection  # --help needs neither this nor ctypes
+
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+# --- the heap, with glibc -----------------------------------------------------------------------
+
+
+def share_one_heap() -> None:
+    """Makes all threads of this process and its forks allocate from one heap.
+
+    glibc gives threads separate heaps, each of which keeps the memory of its largest message.
+    """
+    _call_libc("mallopt", _M_ARENA_MAX, 1)
+
+
+def keep_large_blocks() -> None:
+    """Makes large blocks of memory be reused, where each would be fetched from the kernel.
+
+    Otherwise every row of 8 MiB costs thousands of page faults, more than reading it, and every
+    batch a thousand, a third of drawing it.
+    """
+    _call_libc("mallopt", _M_MMAP_THRESHOLD, _MAX_KEPT_BYTES)
+    _call_libc("mallopt", _M_TRIM_THRESHOLD, 4 * _MAX_KEPT_BYTES)
+
+
+def trim_heap() -> None:
+    """Returns freed memory to the system."""
+    _call_libc("malloc_trim", 0)
+
+
+def _call_libc(function: str, *arguments: int) -> None:
+    """Calls a function of the C library, if it has it."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        getattr(ctypes.CDLL(None), function)(*arguments)
