@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from beam_pipeline.kernels import subkernel
 
 BLOCK = np.uint64(64)  # bytes, and bits of a mask
 _LANES, _WORD = ir.VectorType(ir.IntType(8), 64), ir.IntType(64)
@@ -90,13 +92,13 @@ count_bits: Any = intrinsic(_generate_count)
 first_bit: Any = intrinsic(_generate_first)
 
 
-@njit
+@subkernel
 def low_bits(count):
     """Returns a mask of the first `count` bits, 1 to 64."""
     return _ALL >> (BLOCK - count)
 
 
-@njit
+@subkernel
 def put_bits(mask, first, places, count):
     """Writes first + i for each set bit i to places[count:]; returns the new count.
 
@@ -111,7 +113,7 @@ def put_bits(mask, first, places, count):
     return count + num_bits
 
 
-@njit
+@subkernel
 def put_code_point(code, text, size):
     """Writes a code point as UTF-8; returns the new size of the text."""
     if code < 0x80:

@@ -10,7 +10,7 @@ import ipaddress
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 
 MAPPED_IPV4 = 0xFFFF << 32
 MAX_TEXT_BYTES = 39
@@ -19,7 +19,7 @@ FAMILY_IPV4, FAMILY_IPV6 = 4, 6
 INVALID, ZONE_ID, UNSURE, NULL = 0, 1, 2, 3
 
 
-@kernel
+@subkernel
 def parse_ipv4_text(data, start, end):
     """Returns the 32-bit address, or -1 if the text is not plain dotted decimal."""
     value = octet = dots = digits = 0
@@ -43,7 +43,7 @@ def parse_ipv4_text(data, start, end):
     return value * 256 + octet
 
 
-@kernel
+@subkernel
 def parse_ipv6_text(data, start, end, groups):
     """Fills the eight 16-bit `groups`; returns False if the text is not plain hex groups."""
     count = 0
@@ -102,7 +102,7 @@ def parse_ipv6_text(data, start, end, groups):
 def _parse_all(offsets, data, hi, lo, status):
     groups = np.zeros(8, np.uint64)
     for row in range(len(offsets) - 1):
-        start, end = offsets[row], offsets[row + 1]
+        start, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
         value = parse_ipv4_text(data, start, end)
         if value >= 0:
             lo[row] = np.uint64(MAPPED_IPV4) | np.uint64(value)
@@ -143,6 +143,7 @@ def parse(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if not pa.types.is_string(texts.type):
         texts = texts.cast(pa.large_string())
     offsets, data = string_buffers(texts)
+    data.flags.writeable = False  # one version of the kernel
     hi, lo = np.zeros(len(texts), np.uint64), np.zeros(len(texts), np.uint64)
     status = np.zeros(len(texts), np.uint8)
     _parse_all(offsets, data, hi, lo, status)
@@ -169,7 +170,7 @@ def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 _OCTETS = np.array([[*str(o).encode().ljust(3, b"\0"), len(str(o))] for o in range(256)], np.uint8)
 
 
-@kernel
+@subkernel
 def _write_ipv4(value, out, at):
     """Writes an address at `at` and returns its end; overwrites up to 16 bytes."""
     for shift in (24, 16, 8, 0):
@@ -183,7 +184,7 @@ def _write_ipv4(value, out, at):
     return at - 1
 
 
-@kernel
+@subkernel
 def _longest_zeros(groups):
     """Returns start and length of the zero groups replaced by '::', length 0 if none."""
     best_start, best, start, length = 0, 0, 0, 0
@@ -199,7 +200,7 @@ def _longest_zeros(groups):
     return best_start, best if best >= 2 else 0
 
 
-@kernel
+@subkernel
 def _write_ipv6(hi, lo, groups, out, at):
     for i in range(4):
         groups[i] = (hi >> np.uint64(48 - 16 * i)) & np.uint64(0xFFFF)

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from beam_pipeline.dataset.addresses import string_buffers
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -117,7 +116,8 @@ def _frame(
     low = (1 << 32) - 1
     for row in range(len(fields)):
         start, field = bounds[row] // 8, fields[row]
-        words[start : start + len(template)] = template
+        for i in range(len(template)):
+            words[start + i] = template[i]
         num_text = np.int64(offsets[row + 1]) - np.int64(offsets[row])
         place_buffers(
             words, start, buffers_at, body_bytes_at,
@@ -140,7 +140,7 @@ def _frame(
         words[body + 1] = END_OF_STREAM
 
 
-@njit
+@subkernel
 def place_buffers(words, start, buffers_at, body_bytes_at, sizes):
     """Writes the places of a batch's buffers, given their sizes, into its metadata."""
     at = 0

@@ -18,7 +18,7 @@ import numpy as np
 from numba import uint64
 
 from beam_pipeline.dataset.layout import HASH_FACTORS, SPLIT_SALT
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 
 _FACTORS = np.array(HASH_FACTORS, np.uint64)
 _DIGEST_BYTES = 8
@@ -93,7 +93,7 @@ def splits(hi: np.ndarray, lo: np.ndarray, train_ratio: float, split_seed: int) 
     if limit >> 64:
         return np.zeros(len(lo), np.int8)
     key = str(split_seed).encode()
-    block = np.frombuffer(key.ljust(_BLOCK_BYTES, b"\0"), np.uint64)
+    block = np.frombuffer(key.ljust(_BLOCK_BYTES, b"\0"), np.uint64).copy()
     state = _begun(len(key), SPLIT_SALT)
     _compress(state, block, np.empty(16, np.uint64), _BLOCK_BYTES, False)
     digests = np.empty(len(lo), np.uint64)
@@ -120,12 +120,13 @@ def _digest(hi, lo, start, bytes_before, digests):
             block[0], block[1] = _reversed(lo[i] << uint64(32)), uint64(0)
         else:
             block[0], block[1] = _reversed(hi[i]), _reversed(lo[i])
-        state[:] = start
+        for word in range(8):
+            state[word] = start[word]
         _compress(state, block, work, bytes_before + num_bytes, True)
         digests[i] = _reversed(state[0])
 
 
-@kernel
+@subkernel
 def _reversed(word):
     """Returns a word with its eight bytes in reverse order."""
     out = uint64(0)
@@ -137,8 +138,8 @@ def _reversed(word):
 @kernel
 def _compress(state, block, work, num_bytes, is_last):
     """Mixes a block of 16 words into the state; `num_bytes` counts the bytes up to its end."""
-    work[:8] = state
-    work[8:] = _START
+    for i in range(8):
+        work[i], work[8 + i] = state[i], _START[i]
     work[12] ^= uint64(num_bytes)
     if is_last:
         work[14] = ~work[14]

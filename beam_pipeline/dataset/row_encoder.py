@@ -144,7 +144,8 @@ def _write_arrow(
         first_text = np.int64(offsets[start])
         num_text = np.int64(offsets[end]) - first_text
         at = starts[row] // 8
-        out64[at : at + len(template)] = template
+        for i in range(len(template)):
+            out64[at + i] = template[i]
         for place in counts_at:
             out64[at + place] = n
         place_buffers(

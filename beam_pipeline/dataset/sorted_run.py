@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 
 NARROW = np.dtype([("event_time", "<i8"), ("dst_lo", "<u4"), ("rtt", "<f4")])
 WIDE = np.dtype([("event_time", "<i8"), ("dst_hi", "<u8"), ("dst_lo", "<u8"), ("rtt", "<f4")])
 _INSERTION_SORT_UP_TO = 48
 
 
-@kernel
+@subkernel
 def _insertion_sort(records, start, end):
     for i in range(start + 1, end):
         time = records[i].event_time
@@ -30,7 +30,7 @@ def _insertion_sort(records, start, end):
             records[j] = moved[0]
 
 
-@kernel
+@subkernel
 def _radix_sort(records, start, end, scratch, earliest, span):
     """Sorts stably by event_time, least significant digit first, 8 bits of `span` per pass."""
     counts = np.zeros(256, np.int64)
@@ -157,7 +157,8 @@ def _move_distinct_up(words, bounds, distinct_bounds):
             for word in range(words.shape[1]):
                 differs |= words[i, word] != words[to - 1, word]
             if differs:
-                words[to] = words[i]
+                for word in range(words.shape[1]):
+                    words[to, word] = words[i, word]
                 to += 1
     distinct_bounds[-1] = to
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 import pyarrow as pa
-from numba import njit
 
 from beam_pipeline.byte_blocks import (
     BLOCK,
@@ -25,13 +24,14 @@ from beam_pipeline.byte_blocks import (
     put_code_point,
 )
 from beam_pipeline.documents.json_records import Records
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 
 MARK = secrets.token_hex(8)
 # Text after each record; without its commas it replaces a text. It is not a constant of a kernel,
 # since it differs between processes.
 _AFTER_RECORD = f',"{MARK}",'.encode()
 _QUOTE, _BACKSLASH, _SPACE, _UNICODE = (np.uint8(ord(char)) for char in '"\\ u')
+_OPEN, _ZERO, _CLOSE = (np.uint8(ord(char)) for char in "[0]")
 _NOTHING, _LAST_CONTROL = np.uint8(0), np.uint8(0x1F)
 _ONE, _TWO, _FOUR, _SIX = (np.uint64(n) for n in (1, 2, 4, 6))
 _NO_CODE = np.uint32(0xFFFF_FFFF)
@@ -87,7 +87,7 @@ def cut_texts(records: Records, text_field: str) -> CutTexts | None:
 def _cut(data, starts, stops, key, marks, texts, bounds, rest):
     """Fills texts, bounds and rest, an array with the mark after each record; returns its size."""
     size, rest_size, mark_size = np.uint64(0), _ONE, np.uint64(marks.size) - BLOCK
-    rest[0] = ord("[")
+    rest[0] = _OPEN
     for record in range(starts.size):
         start, stop = np.uint64(starts[record]), np.uint64(stops[record])
         at = _find_value(data, start, stop, key)
@@ -100,11 +100,11 @@ def _cut(data, starts, stops, key, marks, texts, bounds, rest):
         rest_size = _copy(data, start, stop, rest, rest_size)
         rest_size = _copy(marks, np.uint64(0), mark_size, rest, rest_size)
         bounds[record + 1] = size
-    rest[rest_size], rest[rest_size + _ONE] = ord("0"), ord("]")
+    rest[rest_size], rest[rest_size + _ONE] = _ZERO, _CLOSE
     return rest_size + _TWO
 
 
-@njit
+@subkernel
 def _find_value(data, at, stop, key):
     """Returns the position after a key and spaces, or the end."""
     while at < stop:
@@ -126,7 +126,7 @@ def _find_value(data, at, stop, key):
     return stop
 
 
-@njit
+@subkernel
 def _copy(data, at, stop, target, size):
     """Copies data[at:stop], and bytes after it, to target[size:]; returns the new size."""
     for place in range(at, stop, BLOCK):
@@ -134,7 +134,7 @@ def _copy(data, at, stop, target, size):
     return size + stop - at
 
 
-@njit
+@subkernel
 def _decode_string(data, at, texts, size):
     """Decodes the string whose first character is at `at` to texts[size:].
 
@@ -155,7 +155,7 @@ def _decode_string(data, at, texts, size):
         size = put_code_point(code, texts, size)
 
 
-@njit
+@subkernel
 def _escaped(data, at):
     """Returns the code point of an escape, _NO_CODE if it is invalid, and the position after it."""
     if data[at] != _BACKSLASH:
@@ -174,7 +174,7 @@ def _escaped(data, at):
     return code + np.uint32(0x10000), at + _SIX + _SIX
 
 
-@njit
+@subkernel
 def _four_digits(data, at):
     code = np.uint32(0)
     for place in range(at, at + _FOUR):

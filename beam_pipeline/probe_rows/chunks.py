@@ -20,7 +20,7 @@ from numba import uint8, uint64
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from beam_pipeline.probe_rows.pregroup import Grouped, rank
 from beam_pipeline.shards.claim_checks import ClaimWriter, Payload, payload_bytes
 
@@ -186,7 +186,7 @@ def unpack(tables: Sequence[bytes]) -> np.ndarray:
     return columns
 
 
-@kernel
+@subkernel
 def _width(span):
     """Returns the bytes needed for values up to `span`."""
     width = 0
@@ -200,9 +200,11 @@ def _measure(tables, bounds, smallest, widths):
     """Sets the smallest value of each column of each table, and the bytes per value."""
     for table in range(len(widths)):
         for column in range(len(tables)):
-            values = tables[column, bounds[table] : bounds[table + 1]]
-            smallest[table, column] = values.min()
-            widths[table, column] = _width(values.max() - values.min())
+            low = high = tables[column, bounds[table]]
+            for probe in range(bounds[table] + 1, bounds[table + 1]):
+                value = tables[column, probe]
+                low, high = min(low, value), max(high, value)
+            smallest[table, column], widths[table, column] = low, _width(high - low)
 
 
 @kernel
@@ -215,12 +217,12 @@ def _pack(tables, bounds, smallest, widths, packed):
             at = _put(packed, at, smallest[table, column], 8)
             at = _put(packed, at, widths[table, column], 8)
         for column in range(len(tables)):
-            width = int(widths[table, column])
+            width = np.int64(widths[table, column])
             for value in tables[column, start:end]:
                 at = _put(packed, at, value - smallest[table, column], width)
 
 
-@kernel
+@subkernel
 def _put(packed, at, value, width):
     """Writes the low `width` bytes of a value and returns their end."""
     for i in range(width):
@@ -228,7 +230,7 @@ def _put(packed, at, value, width):
     return at + width
 
 
-@kernel
+@subkernel
 def _take(packed, at, width):
     """Reads a value of `width` bytes."""
     value = uint64(0)
@@ -245,7 +247,7 @@ def _unpack(packed, starts, counts, columns):
         at = starts[table] + _HEADER_BYTES
         for number in range(len(columns)):
             base = _take(packed, header + 16 * number, 8)
-            width = int(_take(packed, header + 16 * number + 8, 8))
+            width = np.int64(_take(packed, header + 16 * number + 8, 8))
             for probe in range(first, first + counts[table]):
                 columns[number, probe] = base + _take(packed, at, width)
                 at += width

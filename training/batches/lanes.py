@@ -34,10 +34,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
-from beam_pipeline.kernels import int64_record, kernel
-from training.rows.keyed_random import combine, next_uniform, permuted
+from beam_pipeline.kernels import int64_record, kernel, subkernel
+from training.rows.keyed_random import combine, mix, permuted, uniform
 from training.tokens.draws import Drawing
 
 # The position of a lane: `large_index` contexts of the window and `small_place` measurements of the
@@ -104,13 +104,13 @@ ALL_ROWS = 0
 MIN_VISITS = 1e-3  # min contexts per epoch of a lane in an endless run
 
 
-@njit
+@subkernel
 def context_key(seed, epoch, identity, k):
     """Returns the key of a row's k-th context."""
     return combine(combine(combine(combine(seed, epoch), _CONTEXTS), identity), k)
 
 
-@njit
+@subkernel
 def source_of(plan, row):
     """Returns the address of a row's probe: (hi, lo, is_ipv6)."""
     lo = plan.src_lo[row]
@@ -127,7 +127,7 @@ def context_keys(seed, epoch, identity, first_k, count):
     return keys
 
 
-@njit
+@subkernel
 def _order_key(seed, epoch, purpose, lane):
     return combine(combine(combine(seed, epoch), purpose), lane)
 
@@ -135,16 +135,15 @@ def _order_key(seed, epoch, purpose, lane):
 # --- fractional weights ---------------------------------------------------------------------------
 
 
-@njit
+@kernel
 def visits_rounding(seed, epoch, rounds_visits):
     """Returns an epoch's offset, added to fractional visits of all lanes before flooring."""
     if not rounds_visits:
         return 0.0
-    stream = np.full(1, combine(combine(seed, epoch), _ROUNDING), np.uint64)
-    return next_uniform(stream)
+    return uniform(mix(combine(combine(seed, epoch), _ROUNDING)))
 
 
-@njit
+@subkernel
 def small_context(plan, entry, epoch):
     """Returns the k of the context that an entry of small_rows gives in an epoch, or -1.
 
@@ -154,8 +153,7 @@ def small_context(plan, entry, epoch):
     if len(plan.small_copy) == 0:
         return np.int64(0)
     weight, copy = np.float64(plan.small_weight[entry]), np.int64(plan.small_copy[entry])
-    stream = np.full(1, combine(plan.identity[plan.small_rows[entry]], _ROUNDING), np.uint64)
-    phase = next_uniform(stream)
+    phase = uniform(mix(combine(plan.identity[plan.small_rows[entry]], _ROUNDING)))
     visits = math.floor((epoch + 1) * weight + phase) - math.floor(epoch * weight + phase)
     return copy if copy < visits else np.int64(-1)
 
@@ -163,7 +161,7 @@ def small_context(plan, entry, epoch):
 # --- contexts of large rows ---------------------------------------------------------------------
 
 
-@njit
+@subkernel
 def _contexts_of(plan, i, large, rounding):
     """Returns (first k, number) of the contexts that lane i draws from a large row."""
     before = math.floor(plan.visits[large] + rounding)
@@ -175,8 +173,12 @@ def _contexts_of(plan, i, large, rounding):
 @kernel
 def shares_of(plan, large, epoch):
     """Returns the lanes' shares of a large row: int64 [shares, 3] of lane here, first k, number."""
-    begin = np.searchsorted(plan.visits_end, plan.visits[large], "right")
-    end = np.searchsorted(plan.visits_begin, plan.visits[large + 1], "left")
+    begin = np.int64(0)
+    while begin < len(plan.visits_end) and plan.visits_end[begin] <= plan.visits[large]:
+        begin += 1
+    end = begin
+    while end < len(plan.visits_begin) and plan.visits_begin[end] < plan.visits[large + 1]:
+        end += 1
     rounding = visits_rounding(plan.seed, epoch, plan.rounds_visits)
     shares = np.empty((max(0, end - begin), 3), np.int64)
     for i in range(begin, end):
@@ -185,7 +187,7 @@ def shares_of(plan, large, epoch):
     return shares
 
 
-@njit
+@subkernel
 def window_of(plan, i, window):
     """Returns the [begin, end) of a window in the lane's order of its large rows.
 
@@ -203,13 +205,13 @@ def window_of(plan, i, window):
     return min(begin, num), min(end, num)
 
 
-@njit
+@subkernel
 def _large_at(plan, i, key, place):
     num = plan.large_end[i] - plan.large_begin[i]
     return plan.large_begin[i] + (permuted(place, num, key) if plan.shuffle else place)
 
 
-@njit
+@subkernel
 def _context_at(plan, i, cursor, item):
     """Fills `item` with the context at the cursor; returns False if its window has ended."""
     rounding = visits_rounding(plan.seed, cursor.large_epoch, plan.rounds_visits)
@@ -246,7 +248,7 @@ def _context_at(plan, i, cursor, item):
     return True
 
 
-@njit
+@subkernel
 def _large_of(plan, i, visit, rounding):
     """Returns the lane's large row that contains visit `visit` of the split."""
     begin, end = plan.large_begin[i], plan.large_end[i]
@@ -259,7 +261,7 @@ def _large_of(plan, i, visit, rounding):
     return begin
 
 
-@njit
+@subkernel
 def _set_item(plan, i, cursor, item, large, first_k, num, left):
     item.row = plan.large_rows[large]
     item.epoch = cursor.large_epoch
@@ -272,7 +274,7 @@ def _set_item(plan, i, cursor, item, large, first_k, num, left):
     item.is_shared = before < plan.visits_begin[i] or after > plan.visits_end[i]
 
 
-@njit
+@subkernel
 def settle_large(plan, i, cursor, item):
     """Moves the cursor to the next context of a readable row; returns whether there is one."""
     num = plan.large_end[i] - plan.large_begin[i]
@@ -300,7 +302,7 @@ def settle_large(plan, i, cursor, item):
 # --- small rows ---------------------------------------------------------------------------------
 
 
-@njit
+@subkernel
 def small_entry(plan, i, epoch, place):
     """Returns the lane's index into small_rows at a place of an epoch."""
     num = plan.small_end[i] - plan.small_begin[i]
@@ -309,13 +311,13 @@ def small_entry(plan, i, epoch, place):
     return plan.small_begin[i] + place
 
 
-@njit
+@subkernel
 def small_at(plan, i, epoch, place):
     """Returns the lane's small row at a place of an epoch."""
     return plan.small_rows[small_entry(plan, i, epoch, place)]
 
 
-@njit
+@subkernel
 def settle_small(plan, i, cursor):
     """Moves the cursor to the next readable small row; returns whether there is one."""
     num = plan.small_end[i] - plan.small_begin[i]

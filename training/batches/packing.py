@@ -9,9 +9,8 @@ at the end of a crop is repeated, whole, at the start of a new segment in the ne
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from training.batches.lanes import (
     LARGE,
     SMALL,
@@ -73,7 +72,7 @@ def widen(inputs, targets, segmentation, crops, first):
             crops.positions[first + i, place] = position
 
 
-@njit
+@subkernel
 def _put_segment(crops, i, at, segment, tokens, num_tokens):
     """Writes a segment from position `at` on; returns its end."""
     end = at + num_tokens - 1
@@ -88,7 +87,7 @@ def _put_segment(crops, i, at, segment, tokens, num_tokens):
     return end
 
 
-@njit
+@subkernel
 def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
     """Fills crop i with small rows, moves the cursor past them; returns an unusable row or -1."""
     crop_size = plan.drawing.num_tokens - 1

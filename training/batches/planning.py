@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from training.batches.config import DataConfig
 from training.batches.lanes import (
     ALL_ROWS,
@@ -145,7 +144,7 @@ def _fill_by_size(untimed_tokens, n_measurements, weights, limits, shares):
             lane += 1
 
 
-@njit
+@subkernel
 def _tokens_of_small(untimed_tokens, shares, place):
     """Returns the mean tokens per epoch of an entry of small_rows."""
     tokens = np.float64(untimed_tokens[shares.small_rows[place]])

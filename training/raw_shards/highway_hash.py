@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types, uint32, uint64
+from numba import types, uint32, uint64
 from numba.extending import intrinsic
+
+from beam_pipeline.kernels import subkernel
 
 PACKET_BYTES = 32
 _KEY = np.frombuffer(b"Riegeli/records\nRiegeli/records\n", "<u8")
@@ -88,23 +90,23 @@ def _generate_update(typing_context, state, raw, at, num_packets):
 update: Any = intrinsic(_generate_update)
 
 
-@njit
+@subkernel
 def new_state():
     """Returns the state, uint64 [16], before the first packet."""
     return _START.copy()
 
 
-@njit
+@subkernel
 def _swapped(word):
     return word >> uint64(32) | word << uint64(32)
 
 
-@njit
+@subkernel
 def _rotated(half, num_bits):
     return uint32(half << num_bits) | half >> uint32(32 - num_bits)
 
 
-@njit
+@subkernel
 def finish(state, rest, num_rest):
     """Returns the hash of the packets so far and of the first `num_rest` < 32 bytes of `rest`."""
     packet = np.zeros(4, np.uint64)
@@ -116,9 +118,11 @@ def finish(state, rest, num_rest):
             high = _rotated(uint32(state[4 + lane] >> uint64(32)), num_rest)
             state[4 + lane] = uint64(high) << uint64(32) | uint64(low)
         whole, more = num_rest & ~3, num_rest & 3
-        cells[:whole] = rest[:whole]
+        for i in range(whole):
+            cells[i] = rest[i]
         if num_rest & 16:
-            cells[28:] = rest[num_rest - 4 : num_rest]
+            for i in range(4):
+                cells[28 + i] = rest[num_rest - 4 + i]
         elif more:
             cells[16] = rest[whole]
             cells[17] = rest[whole + (more >> 1)]

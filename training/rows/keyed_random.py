@@ -6,12 +6,14 @@ so a context is the same on any host, in any order and after any resume. Streams
 """
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
+
+from beam_pipeline.kernels import subkernel
 
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
-@njit
+@subkernel
 def mix(key):
     """Returns a uint64 whose every bit depends on every bit of `key`: SplitMix64's output."""
     key = uint64(key) + uint64(0x9E3779B97F4A7C15)
@@ -20,13 +22,13 @@ def mix(key):
     return key ^ (key >> uint64(31))
 
 
-@njit
+@subkernel
 def combine(key, value):
     """Returns the key of `value`, any integer, below `key`."""
     return mix(uint64(key) ^ mix(uint64(value)))
 
 
-@njit
+@subkernel
 def next_word(stream):
     """Returns the next uint64 of a stream, uint64 [1], which starts as a key."""
     word = mix(stream[0])
@@ -34,25 +36,25 @@ def next_word(stream):
     return word
 
 
-@njit
+@subkernel
 def next_below(stream, limit):
     """Returns an integer in [0, limit), limit <= 2**32; deviates from uniform by limit / 2**32."""
     return np.int64(((next_word(stream) >> uint64(32)) * uint64(limit)) >> uint64(32))
 
 
-@njit
+@subkernel
 def uniform(word):
     """Returns a float64 in [0, 1), given a random uint64."""
     return np.float64(uint64(word) >> uint64(11)) * (1.0 / (1 << 53))
 
 
-@njit
+@subkernel
 def next_uniform(stream):
     """Returns a float64 in [0, 1)."""
     return uniform(next_word(stream))
 
 
-@njit
+@subkernel
 def permuted(index, size, key):
     """Returns the image of `index` under the permutation of [0, size) with this key.
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types, uint8, uint32, uint64
+from numba import types, uint8, uint32, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from beam_pipeline.dataset.addresses import parse_ipv4_text, parse_ipv6_text
 from beam_pipeline.dataset.rtt import rtt_code
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from training.raw_shards.blocks import byte_at, load16, load32, load64, place_of
 from training.rows.row_layout import ARROW, RANK_BLOCK, count_between
 
@@ -35,12 +35,12 @@ def _generate_prefetch(typing_context, array, at):
 _prefetch_place: Any = intrinsic(_generate_prefetch)
 
 
-@njit
+@subkernel
 def _prefetch(raw, at):
     _prefetch_place(raw, np.int64(place_of(raw, at)))
 
 
-@njit
+@subkernel
 def prefetch(raw, layout, i):
     """Prefetches the fields of measurement i; rows are larger than the processor's caches."""
     if layout.kind == ARROW:
@@ -58,7 +58,7 @@ def prefetch(raw, layout, i):
         _prefetch(raw, layout.families + (i >> 3))
 
 
-@njit
+@subkernel
 def _load_big_endian(raw, at):
     word, value = load32(raw, at), uint32(0)
     for i in range(4):
@@ -66,7 +66,7 @@ def _load_big_endian(raw, at):
     return uint64(value)
 
 
-@njit
+@subkernel
 def second_at(raw, layout, i):
     """Returns the second since 1970 of measurement i."""
     if layout.kind == ARROW:
@@ -74,7 +74,7 @@ def second_at(raw, layout, i):
     return layout.first_second + np.int64(load32(raw, layout.times + 4 * i))
 
 
-@njit
+@subkernel
 def rtt_code_at(raw, layout, i):
     """Returns the RTT of measurement i as `encode_rtt` returns it."""
     if layout.kind == ARROW:
@@ -82,7 +82,7 @@ def rtt_code_at(raw, layout, i):
     return np.int64(load16(raw, layout.rtts + 2 * i))
 
 
-@njit
+@subkernel
 def is_ipv6_at(raw, layout, i):
     """Returns whether the destination of measurement i is IPv6."""
     if layout.kind == ARROW:
@@ -93,7 +93,7 @@ def is_ipv6_at(raw, layout, i):
     return (byte >> uint8(i & 7)) & uint8(1) == uint8(1)
 
 
-@njit
+@subkernel
 def _ipv6_before(raw, layout, i, ranks):
     """Counts the IPv6 destinations before measurement i of a row with both families."""
     block = i // RANK_BLOCK
@@ -104,7 +104,7 @@ def _ipv6_before(raw, layout, i, ranks):
     return count + count_between(raw, layout.families, block * RANK_BLOCK, i)
 
 
-@njit
+@subkernel
 def _text_of(raw, start, end):
     """Returns an array [bytes] and the range in it that holds a text."""
     if raw.ndim == 1:
@@ -115,7 +115,7 @@ def _text_of(raw, start, end):
     return text, 0, end - start
 
 
-@njit
+@subkernel
 def _parsed_dst(raw, layout, i):
     """Parses a destination stored as text; is_ipv6 is -1 if the text is damaged."""
     start = np.int64(load32(raw, layout.dst + 4 * i))
@@ -136,7 +136,7 @@ def _parsed_dst(raw, layout, i):
     return hi, lo, 1
 
 
-@njit
+@subkernel
 def dst_at(raw, layout, i, ranks=None):
     """Returns the destination of measurement i: (hi, lo, is_ipv6), is_ipv6 -1 if damaged."""
     if layout.kind == ARROW:
@@ -153,7 +153,7 @@ def dst_at(raw, layout, i, ranks=None):
     return hi, lo, 1
 
 
-@njit
+@subkernel
 def all_readable(raw, layout):
     """Returns whether every destination of an ARROW row can be read."""
     num_damaged, ranks = 0, np.zeros(0, np.uint32)

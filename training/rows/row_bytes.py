@@ -3,9 +3,9 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
+from beam_pipeline.kernels import subkernel
 from training.raw_shards.blocks import hash_of, load64
 from training.rows.row_layout import HASH_BYTES, Columns, Layout, compact_layout
 
@@ -40,7 +40,7 @@ class RowBytes(NamedTuple):
 NO_BYTES = RowBytes(np.frombuffer(b"", np.uint8))
 
 
-@njit
+@subkernel
 def _compare_hash(row_bytes, row):
     raw, offsets = row_bytes.raw, row_bytes.offsets
     end = (offsets[row + 1] if row + 1 < len(offsets) else len(raw)) - HASH_BYTES
@@ -49,7 +49,7 @@ def _compare_hash(row_bytes, row):
     return is_right
 
 
-@njit
+@subkernel
 def has_bytes(row_bytes, row):
     """Returns whether a row has bytes and, in the cache, a matching hash."""
     if len(row_bytes.offsets):
@@ -58,7 +58,7 @@ def has_bytes(row_bytes, row):
     return slot < len(row_bytes.held) and row_bytes.held[slot] == row
 
 
-@njit
+@subkernel
 def layout_of(row_bytes, row):
     """Returns the `Layout` of a row that has bytes."""
     if len(row_bytes.offsets) == 0:

@@ -8,10 +8,10 @@ exactly the form that `row_codec` writes. Any other record is decoded and encode
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, uint8, uint32, uint64
+from numba import uint8, uint32, uint64
 
 from beam_pipeline.dataset import arrow_record, row_codec, row_encoder, tf_example
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from training.raw_shards.blocks import load32, load64, num_together, place_of
 
 COMPACT, ARROW = 0, 1
@@ -159,7 +159,7 @@ def cached_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
 _layout: Any = Layout  # in compiled code, of int64
 
 
-@njit
+@subkernel
 def compact_layout(start, num, num_ipv6, first_second):
     """Returns the layout of compact measurements at `start`, followed by their ranks."""
     times = start + _HEADER_BYTES
@@ -172,18 +172,18 @@ def compact_layout(start, num, num_ipv6, first_second):
     return _layout(kind, num, num_ipv6, first_second, times, rtts, dst, dst_more, families, ranks)
 
 
-@njit
+@subkernel
 def _padded(size):
     return (size + 7) & -8
 
 
-@njit
+@subkernel
 def _nothing():
     kind, zero = np.int64(NEITHER), np.int64(0)
     return _layout(kind, zero, zero, zero, zero, zero, zero, zero, zero, zero)
 
 
-@njit
+@subkernel
 def _compact_at(raw, start, num_bytes):
     if num_bytes < _HEADER_BYTES:
         return _nothing()
@@ -195,7 +195,7 @@ def _compact_at(raw, start, num_bytes):
     return layout if layout.ranks == start + num_bytes else _nothing()
 
 
-@njit
+@subkernel
 def _arrow_at(raw, start, num_bytes, num):
     times = start + _ARROW_BODY
     dst = times + 8 * num
@@ -220,7 +220,7 @@ def _arrow_at(raw, start, num_bytes, num):
     return _layout(np.int64(ARROW), num, num_ipv6, zero, times, rtts, dst, text, families, zero)
 
 
-@njit
+@subkernel
 def _plain(layout):
     """Returns a layout as a plain tuple, which is faster to return to Python."""
     return (
@@ -235,7 +235,7 @@ def _find_compact(raw, start, num_bytes):
     return _plain(_compact_at(raw, start, num_bytes))
 
 
-@njit
+@subkernel
 def _begins_with(raw, at, head):
     """Returns whether the words of `head` are at an offset."""
     num_other = 0
@@ -244,7 +244,7 @@ def _begins_with(raw, at, head):
     return num_other == 0
 
 
-@njit
+@subkernel
 def find_row(raw, begin, num_bytes):
     """Returns (src_id, row_index, layout) of a record; NEITHER unless in `row_codec`'s form."""
     # Sizes are int32; a negative one is read as a size larger than the record.
@@ -277,7 +277,7 @@ def _find_own(raw, begin, num_bytes):
     return (src_id, row_index, *_plain(layout))
 
 
-@njit
+@subkernel
 def _count_bits(word):
     word -= (word >> uint64(1)) & uint64(0x5555555555555555)
     word = (word & uint64(0x3333333333333333)) + ((word >> uint64(2)) & uint64(0x3333333333333333))
@@ -285,7 +285,7 @@ def _count_bits(word):
     return (word * uint64(0x0101010101010101)) >> uint64(56)
 
 
-@njit
+@subkernel
 def count_between(raw, families, first, end):
     """Counts the IPv6 destinations of measurements [first, end); first is a multiple of 64."""
     total = uint64(0)
@@ -297,7 +297,7 @@ def count_between(raw, families, first, end):
     return np.int64(total)
 
 
-@njit
+@subkernel
 def count_ipv6(raw, families, num):
     """Counts IPv6 destinations before each block of RANK_BLOCK, and in all: uint32 [blocks + 1]."""
     counts = np.zeros((num + RANK_BLOCK - 1) // RANK_BLOCK + 1, np.uint32)

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-from numba import njit
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.manifest import SPLITS, Shard
 from beam_pipeline.dataset.row_index import numbers
 from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from training.rows.keyed_random import combine
 from training.rows.row_layout import cached_bytes
 
@@ -348,7 +347,7 @@ def _arrays_of(lines: pa.Table, names: Collection[str]) -> dict[str, np.ndarray]
     }
 
 
-@njit
+@subkernel
 def row_key(src_id, row_index):
     """Returns the identity of a row."""
     return combine(combine(0, src_id), row_index)

@@ -84,9 +84,11 @@ class ShardReader(RawReader[RowTable]):
         layouts = np.zeros((len(rows), _NUM_FIELDS), np.int64)
         was_checked = self.is_checked[rows] & self._is_local
         is_right = self.copy(rows, raw, begins, run)
-        _find_rows(raw, begins, num_bytes, table.identity[rows], n, was_checked, layouts, is_right)
-        self.is_checked[rows] = is_right
+        filled, raw = raw, raw.view()
         raw.flags.writeable = False  # kernels are compiled for read-only bytes
+        known = table.identity[rows], n, was_checked
+        _find_rows(raw, filled, begins, num_bytes, *known, layouts, is_right)
+        self.is_checked[rows] = is_right
         return RowBytes(raw, rows[is_right], layouts[is_right])
 
     def locate(self, row: int) -> Located:
@@ -111,8 +113,13 @@ class ShardReader(RawReader[RowTable]):
 
 
 @kernel
-def _find_rows(raw, begins, num_bytes, identity, n_measurements, was_checked, layouts, is_right):
-    """Fills the layouts and ranks of intact records; is_right becomes False for a wrong row."""
+def _find_rows(
+    raw, filled, begins, num_bytes, identity, n_measurements, was_checked, layouts, is_right
+):  # fmt: skip
+    """Fills the layouts and ranks of intact records; is_right becomes False for a wrong row.
+
+    `raw` and `filled`, to which the ranks are written, are the same bytes.
+    """
     for j in range(len(begins)):
         if not is_right[j]:
             continue
@@ -131,9 +138,10 @@ def _find_rows(raw, begins, num_bytes, identity, n_measurements, was_checked, la
         elif 0 < layout.num_ipv6 < layout.num_measurements:
             counts = count_ipv6(raw, layout.families, layout.num_measurements)
             is_right[j] = counts[-1] == layout.num_ipv6
-            ranks = counts[:-1].view(np.uint8)
             layouts[j, -1] = begins[j] + num_bytes[j]
-            raw[layouts[j, -1] : layouts[j, -1] + len(ranks)] = ranks
+            ranks = counts.view(np.uint8)
+            for i in range(ranks.size - counts.itemsize):
+                filled[layouts[j, -1] + i] = ranks[i]
 
 
 def check_shards(shards: ShardSet) -> None:

@@ -10,9 +10,10 @@ destination, which noise hides, and which a network of few addresses leaves no n
 keep their addresses: with all relabelled, a model learned too little of what addresses tell.
 """
 
-from numba import njit, uint64
+from numba import uint64
 
 from beam_pipeline.dataset.rtt import FAILED_RTT
+from beam_pipeline.kernels import subkernel
 from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at
 
@@ -23,7 +24,7 @@ _STEADY_SHARE = 0.7  # of the relabelled ones
 _ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
 
 
-@njit
+@subkernel
 def shown_source(key, src, share):
     """Returns the source shown in the context with this key: `src`, or one with a random end.
 
@@ -41,13 +42,13 @@ def shown_source(key, src, share):
     return src[0] ^ combine(key, 1) & hi_mask, src[1] ^ combine(key, 2) & lo_mask, src[2]
 
 
-@njit
+@subkernel
 def draws_relabelled(key):
     """Returns whether the addresses of the context of few destinations with this key change."""
     return uniform(combine(key, _IS_RELABELLED)) < _RELABELLED_SHARE
 
 
-@njit
+@subkernel
 def relabelled(key, address):
     """Returns (hi, lo, is_ipv6) under the map of this key, which keeps common prefixes of bytes."""
     hi, lo, is_ipv6 = address
@@ -60,7 +61,7 @@ def relabelled(key, address):
     return hi, lo, is_ipv6
 
 
-@njit
+@subkernel
 def _relabel(word, state, first_shift):
     """Relabels the bytes of a uint64 from a shift down; returns it and the state for the next."""
     result = word
@@ -70,13 +71,13 @@ def _relabel(word, state, first_shift):
     return result, state
 
 
-@njit
+@subkernel
 def draws_steady(key):
     """Returns whether destinations keep their RTTs in the relabelled context with this key."""
     return uniform(combine(key, _STEADY)) < _STEADY_SHARE
 
 
-@njit
+@subkernel
 def steady_item(raw, layout, ranks, firsts, item):
     """Returns the first answered item with the destination of `item`, if that is answered too.
 

@@ -5,9 +5,9 @@ turns them into tokens.
 """
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
-from beam_pipeline.kernels import int64_record, kernel
+from beam_pipeline.kernels import int64_record, kernel, subkernel
 from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at, second_at
 from training.tokens.augmentations import (
@@ -39,13 +39,13 @@ CONTEXT_FACTS = int64_record(
 )
 
 
-@njit
+@subkernel
 def has_fixed_order(key, share):
     """Returns whether the context with this key has one order of fields in all its measurements."""
     return share > 0.0 and uniform(combine(key, _FIXED_ORDER)) < share
 
 
-@njit
+@subkernel
 def field_order(key, place, is_timed):
     """Returns the row of FIELD_ORDERS for one measurement of the context with this key."""
     word = combine(key, place) >> uint64(32)
@@ -54,7 +54,7 @@ def field_order(key, place, is_timed):
     return np.int64((word * uint64(NUM_ORDERS)) >> uint64(32))
 
 
-@njit
+@subkernel
 def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
     """Writes scratch.items[begin:end] to scratch.tokens until there are at least `limit` tokens.
 
@@ -103,7 +103,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
     return at, end
 
 
-@njit
+@subkernel
 def draw_context(raw, layout, src, key, drawing, scratch):
     """Draws one context into scratch.tokens; returns (number of tokens or DAMAGED, mode, items)."""
     scratch.stream[0] = key
@@ -133,7 +133,9 @@ def draw_contexts(raw, layout, src, keys, drawing, scratch, contexts, facts):
             contexts[k, place] = scratch.tokens[place]
         fact = facts[k]
         fact.num_tokens, fact.mode, fact.num_measurements = num, mode, count
-        fact.num_timed = scratch.is_timed[:count].sum()
+        fact.num_timed = 0
+        for i in range(count):
+            fact.num_timed += scratch.is_timed[i]
         window = scratch.window
         fact.first, fact.window, fact.has_repeats = window[0], window[1], window[2]
     return True

@@ -15,9 +15,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from training.rows.keyed_random import combine, next_below, next_uniform, uniform
 from training.rows.measurement_at import dst_at, is_ipv6_at, prefetch, rtt_code_at, second_at
 from training.rows.row_layout import NO_RANKS
@@ -99,7 +99,7 @@ def new_scratch(num_tokens: int, max_measurements: int = 0) -> Scratch:
     )
 
 
-@njit
+@subkernel
 def draw_mode(stream, drawing):
     """Draws a timestamp mode."""
     share = next_uniform(stream)
@@ -108,7 +108,7 @@ def draw_mode(stream, drawing):
     return PARTIAL if share < drawing.full_weight + drawing.partial_weight else NONE
 
 
-@njit
+@subkernel
 def draw_untimed_share(stream, mode):
     """Draws the share of measurements without a timestamp."""
     share = MIN_UNTIMED + (MAX_UNTIMED - MIN_UNTIMED) * next_uniform(stream)
@@ -117,7 +117,7 @@ def draw_untimed_share(stream, mode):
     return 0.0 if mode == FULL else 1.0
 
 
-@njit
+@subkernel
 def _is_timed(stream, number, share, phase, left):
     """Draws whether measurement `number` of a context has a timestamp.
 
@@ -138,21 +138,21 @@ def _is_timed(stream, number, share, phase, left):
     return not loses
 
 
-@njit
+@subkernel
 def _shuffle(stream, values, count):
     for i in range(count - 1, 0, -1):
         j = next_below(stream, i + 1)
         values[i], values[j] = values[j], values[i]
 
 
-@njit
+@subkernel
 def _reverse(values, count):
     for i in range(count // 2):
         j = count - 1 - i
         values[i], values[j] = values[j], values[i]
 
 
-@njit
+@subkernel
 def _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed):
     """Merges two lists; every possible merge is equally likely."""
     at, other = 0, 0
@@ -168,7 +168,7 @@ def _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed)
             other += 1
 
 
-@njit
+@subkernel
 def _is_new(item, seen):
     """Adds an item to a hash set, int64 [power of two] of -1; returns whether it was new."""
     mask = len(seen) - 1
@@ -181,7 +181,7 @@ def _is_new(item, seen):
     return True
 
 
-@njit
+@subkernel
 def _tokens_at(raw, layout, src_is_ipv6, item):
     return untimed_tokens(
         src_is_ipv6, is_ipv6_at(raw, layout, item), rtt_code_at(raw, layout, item)
@@ -197,13 +197,13 @@ def untimed_tokens_of(raw, layout, src_is_ipv6):
     return tokens
 
 
-@njit
+@subkernel
 def _gap_tokens(raw, layout, earlier, later):
     delta = second_at(raw, layout, later) - second_at(raw, layout, earlier)
     return timestamp_tokens(timestamp_role(delta, False))
 
 
-@njit
+@subkernel
 def _insert(raw, layout, timed, num_timed, item):
     """Inserts an item into the sorted `timed`; returns the number of tokens that its time adds."""
     place = num_timed
@@ -227,7 +227,7 @@ def _insert(raw, layout, timed, num_timed, item):
     )
 
 
-@njit
+@subkernel
 def _max_count(layout, src_is_ipv6, mode, wanted):
     """Returns the max number of measurements of a row needed for `wanted` tokens."""
     all_ipv6 = layout.num_ipv6 == layout.num_measurements
@@ -238,7 +238,7 @@ def _max_count(layout, src_is_ipv6, mode, wanted):
 # --- windows, strides and few destinations -------------------------------------------------------
 
 
-@njit
+@subkernel
 def _draw_window_size(num_measurements, drawing, stream):
     """Draws a window size, log-uniform between two shares of the row."""
     low = math.log(max(1.0, drawing.min_window * (num_measurements + 1.0)))
@@ -247,7 +247,7 @@ def _draw_window_size(num_measurements, drawing, stream):
     return min(num_measurements, max(1, size))
 
 
-@njit
+@subkernel
 def _draw_stride(num_measurements, enough, drawing, stream):
     """Draws a stride: a power of two that leaves `enough` measurements, or 1.
 
@@ -263,19 +263,19 @@ def _draw_stride(num_measurements, enough, drawing, stream):
     return 1 << min(exponents - 1, np.int64(math.log(1.0 - share) / math.log(ratio)))
 
 
-@njit
+@subkernel
 def draws_repeats(key, share):
     """Returns whether the context with this key has few destinations."""
     return share > 0.0 and uniform(combine(key, _REPEATS_SALT)) < share
 
 
-@njit
+@subkernel
 def _has_room(num_measurements, enough):
     """Returns whether a row is long enough for contexts of `enough` measurements with repeats."""
     return num_measurements >= _MIN_ROWS * enough
 
 
-@njit
+@subkernel
 def _draw_few(raw, layout, scratch, enough):
     """Draws few destinations of a row into `scratch.few`, as hashes; returns their number."""
     share = _FEWEST * (_MOST / _FEWEST) ** next_uniform(scratch.stream)
@@ -286,13 +286,16 @@ def _draw_few(raw, layout, scratch, enough):
     return num_few
 
 
-@njit
+@subkernel
 def _is_one_of(few, raw, layout, ranks, item):
     """Returns whether a measurement's destination is among `few`, uint64 [few] of hashes."""
-    return _hash_at(raw, layout, ranks, item) in few
+    of_item, is_in = _hash_at(raw, layout, ranks, item), False
+    for each in few:
+        is_in |= each == of_item
+    return is_in
 
 
-@njit
+@subkernel
 def _hash_at(raw, layout, ranks, item):
     dst = dst_at(raw, layout, item, ranks)
     return combine(dst[0], dst[1])
@@ -301,7 +304,7 @@ def _hash_at(raw, layout, ranks, item):
 # --- the three ways to draw ----------------------------------------------------------------------
 
 
-@njit
+@subkernel
 def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
     """Draws from a large row enough measurements for `drawing.num_tokens`; returns their number.
 
@@ -368,7 +371,7 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
     return count
 
 
-@njit
+@subkernel
 def draw_strided(raw, layout, src_is_ipv6, mode, drawing, scratch):
     """Draws every stride-th measurement of a window, in order of time; returns their number.
 
@@ -411,7 +414,7 @@ def draw_strided(raw, layout, src_is_ipv6, mode, drawing, scratch):
     return count
 
 
-@njit
+@subkernel
 def draw_all(num_measurements, key, drawing, scratch):
     """Draws every measurement of a small row, in the order of the mode that the key selects."""
     stream, timed, untimed = scratch.stream, scratch.lists[0], scratch.lists[1]

@@ -13,9 +13,9 @@ lossless. Above, there are more than 256 codes; some share a byte, with an error
 """
 
 import numpy as np
-from numba import njit
 
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
+from beam_pipeline.kernels import subkernel
 
 # The ends of the ranges as log2 of the RTT in µs, and their first bytes. The scale is linear in the
 # RTT below the first end, and in its logarithm between two ends.
@@ -57,7 +57,7 @@ def _stored_of_all() -> np.ndarray:
 _STORED = _stored_of_all()
 
 
-@njit
+@subkernel
 def token_code(code, log_rtt):
     """Returns the two bytes of an RTT as a number; `code` is a result of `encode_rtt`."""
     return np.int64(_TOKEN_CODES[code]) if log_rtt else code

@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from training.tokens.log_rtt import stored_codes, token_codes
 
 MEASUREMENT_START = 0
@@ -87,14 +87,14 @@ _BEFORE = (_PLACES[:, np.newaxis] < _PLACES[:, :, np.newaxis]).astype(np.int64)
 # --- encoding -----------------------------------------------------------------------------------
 
 
-@njit
+@subkernel
 def untimed_tokens(src_is_ipv6, dst_is_ipv6, rtt_code):
     """Returns the number of tokens of a measurement without its timestamp."""
     tokens = 1 + 5 + 5 + 12 * src_is_ipv6 + 12 * dst_is_ipv6
     return tokens + (1 if rtt_code == FAILED_RTT else 3)
 
 
-@njit
+@subkernel
 def timestamp_role(delta, is_first):
     """Returns the role of a timestamp `delta` seconds after the previous one."""
     if is_first or delta < 0 or delta > 0xFFFF_FFFF:
@@ -102,7 +102,7 @@ def timestamp_role(delta, is_first):
     return TIMESTAMP_DELTA1 if delta < 256 else TIMESTAMP_DELTA4
 
 
-@njit
+@subkernel
 def timestamp_tokens(role):
     """Returns the number of tokens of a timestamp."""
     if role == TIMESTAMP_ABS:
@@ -110,14 +110,14 @@ def timestamp_tokens(role):
     return DELTA1_TOKENS if role == TIMESTAMP_DELTA1 else DELTA4_TOKENS
 
 
-@njit
+@subkernel
 def _write_bytes(tokens, at, value, num_bytes):
     for i in range(num_bytes):
         shift = uint64(8 * (num_bytes - 1 - i))
         tokens[uint64(at + i)] = FIRST_BYTE + np.int64((value >> shift) & uint64(255))
 
 
-@njit
+@subkernel
 def _write_address(tokens, at, role_ipv4, hi, lo, is_ipv6):
     if is_ipv6:
         tokens[at] = role_ipv4 + 1
@@ -128,7 +128,7 @@ def _write_address(tokens, at, role_ipv4, hi, lo, is_ipv6):
         _write_bytes(tokens, at + 1, lo, 4)
 
 
-@njit
+@subkernel
 def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
     """Writes one measurement to tokens[at:], at most MAX_MEASUREMENT_TOKENS; returns its end.
 
@@ -160,8 +160,8 @@ def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
     # The RTT is written first: a failed ping has no RTT bytes, so the next field overwrites them.
     tokens[rtt_at] = FAILED if is_failed else RTT_START
     _write_bytes(tokens, rtt_at + 1, uint64(rtt_code), 2)
-    _write_address(tokens, src_at, SRC_IPV4, src[0], src[1], src[2])
-    _write_address(tokens, dst_at, DST_IPV4, dst[0], dst[1], dst[2])
+    _write_address(tokens, src_at, SRC_IPV4, src[0], src[1], src[2] > 0)
+    _write_address(tokens, dst_at, DST_IPV4, dst[0], dst[1], dst[2] > 0)
     if role == TIMESTAMP_DELTA1:
         tokens[time_at] = role
         _write_bytes(tokens, time_at + 1, uint64(seconds), 1)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from beam_pipeline.overlap.ngrams.arrays import Column, map_file
 from beam_pipeline.overlap.ngrams.token_batches import Texts, count_places, count_tokens, rows_of
 from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
@@ -183,7 +183,10 @@ def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, hig
             if n == last_n:
                 continue
             last_n = n
-            power = powers[np.searchsorted(in_use, n)]
+            used = 0
+            while in_use[used] < n:
+                used += 1
+            power = powers[used]
             for token in range(count - n + 1):
                 value = ngram_hash(prefixes, firsts[row] + token, n, power)
                 if low <= value <= high:
@@ -200,11 +203,12 @@ def _windows(prefixes, starts, width, stride, power):
     is_one = np.zeros(prefixes.size, np.bool_)
     for start in starts:
         is_one[start : start + stride] = True
-    at = np.flatnonzero(is_one)
-    hashes = np.empty(at.size, np.uint64)
-    for window in range(at.size):
-        hashes[window] = ngram_hash(prefixes, at[window], width, power)
-    return hashes
+    hashes, size = np.empty(prefixes.size, np.uint64), 0
+    for at in range(prefixes.size):
+        if is_one[at]:
+            hashes[size] = ngram_hash(prefixes, at, width, power)
+            size += 1
+    return hashes[:size]
 
 
 def _index_of(
@@ -305,7 +309,7 @@ def _fill_filter(hashes, words):
         words[value >> _WORD & np.uint64(words.size - 1)] |= filter_bits(value)
 
 
-@kernel
+@subkernel
 def filter_bits(value):
     """Returns the bits of a hash in its word of a filter."""
     first = _ONE << (value & _BIT_NUMBERS)

@@ -10,9 +10,8 @@ texts distinguish the n-grams. An n-gram's number is that of its first place in 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from beam_pipeline.overlap.ngrams.index import Index
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, is_same_ngram
 
@@ -75,7 +74,7 @@ class Postings:
     def locate(self, ngrams: np.ndarray) -> Located:
         """Returns n-grams with their keys and rows."""
         known = self._places, self._kinds, self.texts
-        return Located(ngrams, *_locate(*known, ngrams))
+        return Located(ngrams, *_locate(*known, np.ascontiguousarray(ngrams)))
 
     def num_rows(self, ngrams: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the numbers of evaluation rows and places of each n-gram, given their keys."""
@@ -99,12 +98,12 @@ class Postings:
         _add_weights(*arguments, own, weights)
 
 
-@njit
+@subkernel
 def _token(places, texts, place):
     return texts.firsts[places.rows[place]] + np.int64(places.tokens[place])
 
 
-@njit
+@subkernel
 def _are_one(places, texts, one, other):
     """Returns whether two places have the same n-gram."""
     n = np.int64(places.lengths[one])
@@ -113,7 +112,7 @@ def _are_one(places, texts, one, other):
     return is_same_ngram(texts, _token(places, texts, one), texts, _token(places, texts, other), n)
 
 
-@njit
+@subkernel
 def _count_one(places, texts, is_alone, ngram, stop):
     """Returns the numbers of rows and places of an n-gram whose key's places end at `stop`."""
     num_rows, num_places, last_row = 0, 0, np.int64(-1)
@@ -125,16 +124,16 @@ def _count_one(places, texts, is_alone, ngram, stop):
     return num_rows, num_places
 
 
-@njit
+@subkernel
 def _kind_of(places, texts, key):
-    start, stop = places.bounds[key], places.bounds[key + 1]
+    start, stop = np.int64(places.bounds[key]), np.int64(places.bounds[key + 1])
     for place in range(start + 1, stop):
         if not _are_one(places, texts, start, place):
             return _SEVERAL
     return _ONE
 
 
-@njit
+@subkernel
 def key_at(bounds, place):
     """Returns the key of a place.
 
@@ -175,12 +174,12 @@ def _locate(places, kinds, texts, ngrams):
 
 @kernel
 def _identify(places, kinds, own, keys, texts, tokens, lengths):
-    found = np.full(keys.size, -1, np.int64)
+    found = np.empty(keys.size, np.int64)
     for at in range(keys.size):
-        key, n = keys[at], lengths[at]
+        key, n, found[at] = keys[at], lengths[at], -1
         if kinds[key] == _UNKNOWN:
             kinds[key] = _kind_of(places, own, key)
-        start, stop = places.bounds[key], places.bounds[key + 1]
+        start, stop = np.int64(places.bounds[key]), np.int64(places.bounds[key + 1])
         if kinds[key] == _ONE:
             stop = start + 1
         for place in range(start, stop):
@@ -201,7 +200,7 @@ def _count(places, kinds, texts, ngrams, keys):
     return num_rows, num_places
 
 
-@njit
+@subkernel
 def _first_place(rows, start, stop, row):
     """Returns the first of some places, in ascending rows, that is in `row` or a later one."""
     while start < stop:

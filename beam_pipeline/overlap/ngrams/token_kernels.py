@@ -12,7 +12,6 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from beam_pipeline.byte_blocks import (
     BLOCK,
@@ -24,7 +23,7 @@ from beam_pipeline.byte_blocks import (
     put_bits,
     put_code_point,
 )
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from beam_pipeline.overlap.ngrams.arrays import Column
 from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins, pieces_of
 
@@ -81,7 +80,7 @@ def mix(value):
     return value ^ (value >> _SHIFT_3)
 
 
-@njit
+@subkernel
 def _next_code_point(utf8, at):
     """Returns a code point of two to four bytes, and the index after it.
 
@@ -100,7 +99,7 @@ def _next_code_point(utf8, at):
     return code | third << np.uint32(6) | fourth, at + _FOUR
 
 
-@njit
+@subkernel
 def _put_edge(count, size, edges, place, places, with_places):
     edges[count] = size
     if with_places:
@@ -108,7 +107,7 @@ def _put_edge(count, size, edges, place, places, with_places):
     return count + _ONE
 
 
-@njit
+@subkernel
 def find_edges(
     utf8, at, end, table, separators, lowercase, text, edges, with_places, places
 ):  # fmt: skip
@@ -180,13 +179,13 @@ def find_edges(
     return count
 
 
-@njit
+@subkernel
 def _hash_step(value, word):
     value = (value ^ word) * _FNV_PRIME
     return value ^ value >> _HALF
 
 
-@njit
+@subkernel
 def _hash_of(text, start, stop):
     """Returns the hash of text[start:stop], which 15 more bytes must follow."""
     # Multiplied, so that the first word cannot cancel a difference in length.

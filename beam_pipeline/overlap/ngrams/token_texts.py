@@ -14,9 +14,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, subkernel
 from beam_pipeline.overlap.ngrams.arrays import map_file
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ascii_separators,
@@ -43,13 +42,13 @@ class TokenTexts(NamedTuple):
     words: np.ndarray  # uint8
 
 
-@njit
+@subkernel
 def ngram_slice(texts, token, n):
     """Returns the bounds of an n-gram in `words`."""
     return texts.bounds[token], texts.bounds[token + n] - 1
 
 
-@njit
+@subkernel
 def is_same_ngram(texts, token, other_texts, other, n):
     """Returns whether the n-grams at two tokens have the same text."""
     start, stop = ngram_slice(texts, token, n)

@@ -132,10 +132,10 @@ def test_a_work_unit_adds_few_requests_to_the_end(
 def test_hundreds_of_units_wait_for_few_requests(
     gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int, longest: int
 ) -> None:
-    """Their 600 requests, one after another, would be half a minute at 50 ms."""
-    with a_run(gcs, tmp_path, 400, num_files) as expanded:
+    """Their 300 requests, one after another, would be 15 seconds at 50 ms."""
+    with a_run(gcs, tmp_path, 200, num_files) as expanded:
         with counted(gcs, monkeypatch, 0.05) as joining:
-            gathering.join_group((0, expanded.units[:200]), expanded.run)
+            gathering.join_group((0, expanded.units[:100]), expanded.run)
         groups = expanded.join_groups()
         with counted(gcs, monkeypatch, 0.05) as finishing:
             expanded.finish(groups)
