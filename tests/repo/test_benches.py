@@ -17,7 +17,12 @@ from benchmarks.peers import common
 from benchmarks.results import Results, Run
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"  # takes 0.4 s of CPU
-LESS_TRAINING = ("network_curriculum=''", "network_repeat_share=0", "steps=4", "checkpoint_period=2")
+LESS_TRAINING = (
+    "network_curriculum=''",
+    "network_repeat_share=0",
+    "steps=4",
+    "checkpoint_period=2",
+)
 RUNS = {
     "grouping": "--sizes 3k --num_probes=50 --contenders main duckdb polars",
     "growing": "--base 20k --days 10k --num_probes=50",
