@@ -48,6 +48,7 @@ class TrainingRun:
             f"steps={steps}",
             f"learning_rate_schedule_steps={STEPS}",
             f"max_target_length={CROP}",
+            "network_repeat_share=0.2",
             "checkpoint_period=3",
             "max_num_checkpoints_to_keep=20",
             f"jax_cache_dir={Path(tempfile.gettempdir(), 'jax')}",  # of all tests

@@ -372,11 +372,6 @@ def test_evaluation_pictures_and_debug_lines(tmp_path: Path, thousand_rows: Path
     assert ended.code == 0, ended.output
     assert "Completed eval after train step" in ended.output
     assert "step 0: [8, 128]" in ended.output
-    lines = (run.folder / "metrics-0.jsonl").read_text().splitlines()
-    name = "learning/total_weights"  # not in the line of an evaluation
-    counted = [line[name] for line in map(json.loads, lines) if name in line]
-    assert len(counted) >= 6
-    assert all(0.6 * 8 * 128 < count < 0.8 * 8 * 128 for count in counted)  # 4 bytes of some 15
     names = {path.name for path in (tmp_path / "pictures").iterdir()}
     assert {"padding-host0.png", "modes-host0.png", "decoded-host0.txt"} <= names
 
