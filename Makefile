@@ -49,9 +49,10 @@ PROFILE ?= thorough
 test-slow: setup
 	$(PYTEST) -m "(slow or property) and not flink and not spark and not prism" --hypothesis-profile=$(PROFILE) tests
 
-# All that make test leaves out, in one session: engines, browsers and environments start once.
+# All that make test leaves out, in one session: engines, browsers and environments start once. These
+# tests wait for other processes a third of their time, so that two cores run three.
 test-rest: setup
-	CI=true $(PYTEST) -m "slow or property or repo or browser or flink or spark or prism" --hypothesis-profile=$(PROFILE) tests
+	CI=true $(PYTEST) -n $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)) -m "slow or property or repo or browser or flink or spark or prism" --hypothesis-profile=$(PROFILE) tests
 
 # Hostile uses of every program (tests/hostile), as root on Linux: NUMBER=50 runs some of each kind.
 NUMBER ?= 1000000
