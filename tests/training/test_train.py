@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -287,6 +288,13 @@ def test_metrics_show_the_feed(tmp_path: Path, thousand_rows: Path):
     assert re.search(f"^{said}$", ends[1].output, re.M), ends[1].output  # a CPU has no known peak
 
 
+# Of training/configs and of `TrainingRun`.
+RECIPE: Any = {
+    "repeat_share": 0.2, "random_source_share": 0.8,
+    "fixed_order_share": 1.0, "log_rtt": True,
+}
+
+
 @pytest.mark.slow
 def test_a_mixture_goes_on_with_other_weights_on_other_hosts(tmp_path: Path, thousand_rows: Path):
     """Its batches are those of `build_dataset` alone, given the same weights at the same steps."""
@@ -297,7 +305,8 @@ def test_a_mixture_goes_on_with_other_weights_on_other_hosts(tmp_path: Path, tho
     run = TrainingRun(tmp_path / "run", thousand_rows)
     for weight, steps, hosts in ((0.25, 6, 1), (2.0, STEPS, 2)):
         mixture = {f"{thousand_rows}/train": 1.0, str(other): weight}
-        iterator = iter(build_dataset(DataConfig(mixture, GLOBAL_BATCH, CROP, mixed_rows=256)))
+        config = DataConfig(mixture, GLOBAL_BATCH, CROP, mixed_rows=256, **RECIPE)
+        iterator = iter(build_dataset(config))
         if state is not None:
             iterator.set_state(state)
         expected += [next(iterator)["inputs"] for _ in range(len(expected), steps)]
