@@ -290,8 +290,10 @@ def test_metrics_show_the_feed(tmp_path: Path, thousand_rows: Path):
 
 # Of training/configs and of `TrainingRun`.
 RECIPE: Any = {
-    "repeat_share": 0.2, "random_source_share": 0.8,
-    "fixed_order_share": 1.0, "log_rtt": True,
+    "repeat_share": 0.2,
+    "random_source_share": 0.8,
+    "fixed_order_share": 1.0,
+    "log_rtt": True,
 }
 
 
