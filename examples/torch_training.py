@@ -192,6 +192,7 @@ def show_errors(run: Run, rows: str) -> None:
 
 
 def main(rows: str, num_steps: int = 60) -> None:
+    torch.set_num_threads(1)  # so small a model gains nothing from more
     train = f"{rows}/train"
     print(f"step 1: loss {Run(train, num_steps).train(1):.4f}")
     run = Run(train, num_steps)
