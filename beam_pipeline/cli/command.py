@@ -5,6 +5,7 @@ Errors that users can meet are one line on stderr, without a traceback.
 """
 
 import importlib.util
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ def run_command(
       debug: raise errors, so that Python prints their tracebacks.
     """
     try:
+        _check_current_folder()
         return run(sys.argv[1:] if argv is None else argv) or 0
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)
@@ -53,6 +55,16 @@ def run_command(
             raise
         print(f"error: {missing}", file=sys.stderr)
         return failure_code or missing.exit_code
+
+
+def _check_current_folder() -> None:
+    """Raises UsageError if the current folder was removed: libraries fail there in many ways."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the current folder was removed: cd to another one, then run the same command again"
+        ) from None
 
 
 def tidy_up_on_signals() -> None:

@@ -36,7 +36,7 @@ def change():
     global changes, is_copying
     changes += 1
     if changes == at and not fault:
-        os.kill(program, signal.SIGKILL)
+        {harm}
     if copies and os.path.exists(folder):
         is_copying, target = True, f"{{copies}}/{{changes}}"
         time.sleep(0.005)  # for the change that another thread has just begun
@@ -99,6 +99,7 @@ def run_and_kill(
     log: Path,
     copies: Path | None = None,
     fault: int = 0,
+    harm: str = "os.kill(program, signal.SIGKILL)",
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program that kills itself before it changes a folder for the n-th time.
 
@@ -109,8 +110,9 @@ def run_and_kill(
       log: gets the number of changes if the program ends.
       copies: a folder that gets a copy before each change, by its number: what a kill would leave.
       fault: the errno of all new files from the n-th on, instead of the kill.
+      harm: another statement instead of the kill.
     """
-    script = _AT_CHANGE.format(module=module, setup=setup, fault=fault)
+    script = _AT_CHANGE.format(module=module, setup=setup, fault=fault, harm=harm)
     return subprocess.run(
         [*warm_python(), "-c", script, str(folder), str(at), str(copies or ""), str(log), *flags],
         capture_output=True,

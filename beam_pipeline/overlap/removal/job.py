@@ -466,4 +466,6 @@ def print_attributes(options: AttributeOptions, output: str) -> None:
 
 
 def _read_counts(path: str) -> dict[str, Any]:
-    return orjson.loads(read_file(path) or b"{}")["counts"]
+    if (data := read_file(path)) is None:
+        raise ProbelineError(f"{path} was removed while the job ran: run the command again")
+    return orjson.loads(data)["counts"]

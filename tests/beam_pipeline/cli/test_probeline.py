@@ -176,6 +176,18 @@ def test_an_error_is_one_line(error: Exception, code: int, capsys) -> None:
     assert capsys.readouterr().err == "error: no such shard\n"
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_removed_current_folder_is_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = importlib.import_module(PROGRAMS[name].module).main
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run(["--help"]) == 2
+    assert capsys.readouterr().err.startswith("error: the current folder was removed: cd to")
+
+
 def test_a_closed_terminal_ends_a_program_as_ctrl_c_does() -> None:
     numbers = (signal.SIGTERM, signal.SIGHUP)
     handlers = [signal.getsignal(number) for number in numbers]

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -46,10 +46,10 @@ def change_at(place: float, num_changes: int) -> int:
 
 
 def run(
-    job: JobCase, folder: Path, output: Path, at: int, *flags: str, copies: Path | None = None
+    job: JobCase, folder: Path, output: Path, at: int, *flags: str, **how: Any
 ) -> subprocess.CompletedProcess[str]:
     given = [*flags, f"--{job.output_flag}={output}", "--direct_num_workers=1"]
-    return run_and_kill(job.module, job.setup, output, at, given, folder / "changes", copies)
+    return run_and_kill(job.module, job.setup, output, at, given, folder / "changes", **how)
 
 
 def undisturbed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
@@ -129,3 +129,19 @@ def test_a_rerun_from_any_change(
     if copy.exists():  # not before the folder is made
         subprocess.run(["cp", "-a", copy, output], check=True)
     check_and_rerun(job, whole, tmp_path, output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [0.3, 0.9])
+@pytest.mark.parametrize("name", JOBS)
+def test_an_output_folder_that_is_removed_is_one_line(
+    name: str, place: float, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    job, whole = JOBS[name], undisturbed(name, tmp_path_factory)
+    output, at = tmp_path / "out", change_at(place, whole.num_changes)
+    if job.begin:
+        job.begin(whole.folder, output)
+    harm = "shutil.rmtree(folder, ignore_errors=True)"
+    done = run(job, tmp_path, output, at, *whole.flags, harm=harm)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and line.startswith("error: ") and str(output) in line
