@@ -38,9 +38,8 @@ from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.frame import FAULT, check_read, versions
 from beam_pipeline.jobs.monitoring import counter
 from beam_pipeline.probe_rows import outcome
-from beam_pipeline.probe_rows.grouping import SpanLines, UnitSummary
 from beam_pipeline.probe_rows.job import Job
-from beam_pipeline.probe_rows.outcome import FileOutcome
+from beam_pipeline.probe_rows.outcome import FileOutcome, SpanLines, UnitSummary
 from beam_pipeline.probe_rows.switch import switch
 from beam_pipeline.shards.letters import LetterPart, dead_letter_names, numbered
 from beam_pipeline.shards.writing import ShardInfo

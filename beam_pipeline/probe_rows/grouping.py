@@ -28,7 +28,6 @@ from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes, surely_fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.beam_options import in_memory_only
-from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, distribution, logged
 from beam_pipeline.probe_rows.bucket import (
     Bucket,
@@ -40,12 +39,12 @@ from beam_pipeline.probe_rows.bucket import (
 from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
 from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.probe_rows.job import Workspace
-from beam_pipeline.probe_rows.outcome import FileOutcome, UnitTally
+from beam_pipeline.probe_rows.outcome import UnitSummary, UnitTally
 from beam_pipeline.probe_rows.packets import ROW, Packet, PacketWriter
 from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.probe_rows.row_splitting import Segment, SplitRows, cut
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
-from beam_pipeline.shards.letters import LetterBox, LetterPart
+from beam_pipeline.shards.letters import LetterBox
 from beam_pipeline.sources.inputs import UNIT_ROWS, MeasurementUnit, Piece
 from beam_pipeline.sources.measurements import Block, as_stored
 from beam_pipeline.sources.options import ReadOptions
@@ -54,34 +53,6 @@ from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, re
 SORT_MEMORY_BYTES = 32 << 20
 SEGMENT_BYTES = 1 << 20
 _SEGMENT_FILE_BYTES = 64 << 20
-
-
-class SpanLines(Message, frozen=True):
-    """The number of lines of a span, whose dead letters count rows from its first line."""
-
-    path: str
-    start: int
-    num_lines: int
-
-
-class UnitSummary(Message, frozen=True):
-    """Counts of a work unit, which prove that no row was lost."""
-
-    unit: int
-    planned_rows: int  # of its Parquet files, including unreadable ones
-    num_rows: int
-    num_measurements: int
-    dead_letters: dict[str, int]
-    dead_letter_files: list[LetterPart]  # in order
-    num_left_out: int = 0  # not in the sample
-    num_kept: int = 0  # measurements that the dataset being appended to already has
-    first_us: int | None = None  # of the new measurements
-    last_us: int | None = None
-    num_answered: int = 0  # of the new measurements, and those with a short or a long RTT
-    num_short: int = 0
-    num_long: int = 0
-    files: tuple[FileOutcome, ...] = ()
-    spans: tuple[SpanLines, ...] = ()
 
 
 PreGrouped = (
@@ -112,53 +83,31 @@ class PreGroup(beam.DoFn):
     def process(self, unit: MeasurementUnit) -> Iterator[PreGrouped]:
         blocks: list[Block] = []
         names: set[str] = set()
-        waiting = num_measurements = num_left_out = num_rows = planned_rows = 0
-        letters, tally = _letter_box(unit.index, self._workspace), UnitTally()
-        spans: list[SpanLines] = []
+        waiting = 0
+        letters = LetterBox(self._workspace.below("dead_letters"), f"unit-{unit.index:06d}")
+        tally = UnitTally(unit.index)
         for piece in unit.pieces:
             next_row = 0
             for batch in self._read_piece(piece):
                 next_row = batch.next_row
                 letters.add(batch.letters)
-                num_rows += batch.num_rows
-                num_left_out += batch.num_left_out
                 tally.add(piece, batch)
                 names.update(batch.names)
                 if batch.block is None:
                     continue
-                block = as_stored(batch.block) if self._options.as_stored else batch.block
-                blocks.append(block)
-                waiting += len(block)
-                num_measurements += len(block)
+                blocks.append(as_stored(batch.block) if self._options.as_stored else batch.block)
+                waiting += len(batch.block)
                 if waiting >= self._unit_rows:
                     yield from self._store_chunks(unit, blocks)
                     blocks, waiting = [], 0
-            if piece.span:
-                spans.append(SpanLines(piece.path, piece.span[0], next_row))
-            planned_rows += piece.num_rows  # all of them were read, or read_piece has raised
+            tally.end(piece, next_row)  # all rows were read, or read_piece has raised
         yield from self._store_chunks(unit, blocks)
         letters.flush()
-        self._read.inc(num_rows)
-        self._left_out.inc(num_left_out)
         for reason, count in letters.counts.items():
             count_dead_letters(reason, count)
-        summary = UnitSummary(
-            unit.index,
-            planned_rows,
-            num_rows,
-            num_measurements,
-            dict(letters.counts),
-            letters.files,
-            num_left_out,
-            tally.num_kept,
-            tally.first_us,
-            tally.last_us,
-            tally.num_answered,
-            tally.num_short,
-            tally.num_long,
-            tuple(tally.outcomes()),
-            tuple(spans),
-        )
+        summary = tally.summary(letters)
+        self._read.inc(summary.num_rows)
+        self._left_out.inc(summary.num_left_out)
         yield TaggedOutput(self.SUMMARY, summary)
         if names:
             yield TaggedOutput(self.NAMES, sorted(names))
@@ -187,10 +136,6 @@ class PreGroup(beam.DoFn):
         self._chunks.inc(len(chunks))
         self._grouped_bytes.inc(sum(8 + len(chunk.encode()) for _, chunk in chunks))
         return sorted(chunks, key=lambda keyed: -keyed[1].num_bytes)
-
-
-def _letter_box(unit: int, workspace: Workspace) -> LetterBox:
-    return LetterBox(workspace.below("dead_letters"), f"unit-{unit:06d}")
 
 
 RowsOrSegment = Packet | TaggedOutput[Literal["segments"], tuple[str, Segment]]

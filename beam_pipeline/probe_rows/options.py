@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping as Values
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.flags import Once, OneLineParser, check_flags, flag, job_parser
@@ -41,175 +42,143 @@ LOCAL_INLINE_BYTES, REMOTE_INLINE_BYTES = 0, 64 << 10
 DEFAULT_RECORD_OPTIONS = "group_size:1,uncompressed"
 
 
+# The headings of --help.
+_input, _output, _sample, _privacy, _rows, _run = (
+    partial(flag, group=heading)
+    for heading in ("input", "output", "sample", "privacy", "rows, splits and shards", "run")
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The flags, documented by their help texts."""
 
-    input: tuple[str, ...] = flag(
-        "File, folder or glob of measurements, on any Beam filesystem; repeatable.",
-        action="append",
-        group="input",
+    input: tuple[str, ...] = _input(
+        "File, folder or glob of measurements, on any Beam filesystem; repeatable.", action="append"
     )
-    output: str = flag("Folder of the dataset.", group="output")
-    input_format: str = flag(
-        "Format of the input; auto inspects each file.",
-        "auto",
-        choices=("auto", *INPUT_FORMATS),
-        group="input",
+    output: str = _output("Folder of the dataset.")
+    input_format: str = _input(
+        "Format of the input; auto inspects each file.", "auto", choices=("auto", *INPUT_FORMATS)
     )
-    columns: str = flag(
+    columns: str = _input(
         "Columns with other names in the input: event_time=ts,rtt=rtt_ms. A dotted name is a "
         "nested field, a number the position in text without a header, rtt=p1,p2 several RTTs per "
         "row, src_addr==192.0.2.1 a constant, src_addr=ip:packed an address as number or bytes.",
         "",
-        group="input",
         action=Once,
     )
-    time_unit: str = flag(
+    time_unit: str = _input(
         "Unit of times that are numbers since 1970; iso requires ISO 8601 texts.",
         "",
         choices=TIME_UNITS,
-        group="input",
     )
-    rtt_unit: str = flag("Unit of the RTTs.", "ms", choices=RTT_UNITS, group="input")
-    failed: str = flag(
+    rtt_unit: str = _input("Unit of the RTTs.", "ms", choices=RTT_UNITS)
+    failed: str = _input(
         "RTTs of lost pings, besides negative ones: null, nan, zero, or a text such as timeout; "
         "several with commas.",
         "negative",
-        group="input",
         action=Once,
     )
-    ends: str = flag(
+    ends: str = _input(
         "What src_addr and dst_addr of tables are: addresses, or names of hosts or sites, each of "
         "which gets a private IPv6 address; a text that is an address remains one.",
         "addresses",
         choices=("addresses", "names"),
-        group="input",
     )
-    atlas_source: str = flag(
+    atlas_source: str = _input(
         "Address of the probe in a RIPE Atlas result: from (the public one) or src_addr.",
         "from",
         choices=("from", "src_addr"),
-        group="input",
     )
-    hops: str = flag(
+    hops: str = _input(
         "Destinations in a RIPE Atlas traceroute: last (its own, if the last hop that responded is "
         "it) or all (every hop that responded).",
         "last",
         choices=("last", "all"),
-        group="input",
     )
-    on_bad_file: str = flag(
+    on_bad_file: str = _input(
         "Whether an unreadable file ends the run (fail) or becomes a dead letter.",
         "fail",
         choices=("fail", "dead_letter"),
-        group="input",
     )
-    sample_probes: float = flag(
+    sample_probes: float = _sample(
         "Share of the probes to keep, by a hash of the address: a smaller sample is a subset of a "
         "larger one.",
         1.0,
         (1e-9, 1),
-        group="sample",
     )
-    sample_measurements: float = flag(
+    sample_measurements: float = _sample(
         "Share of the measurements of the sampled probes to keep, by a hash of each.",
         1.0,
         (1e-9, 1),
-        group="sample",
     )
-    since: str = flag(
-        "Start of the time window: 2026-11-01, 2026-11-01T12:00:00Z or seconds since 1970.",
-        "",
-        group="sample",
+    since: str = _sample(
+        "Start of the time window: 2026-11-01, 2026-11-01T12:00:00Z or seconds since 1970.", ""
     )
-    until: str = flag("End of the time window, exclusive; format as --since.", "", group="sample")
-    anonymize: str = flag(
+    until: str = _sample("End of the time window, exclusive; format as --since.", "")
+    anonymize: str = _privacy(
         "Addresses in the output: none keeps the real ones, prefix_preserving replaces each one "
         "before anything is written.",
         "none",
         choices=METHODS,
-        group="privacy",
     )
-    anonymize_key_file: str = flag(
+    anonymize_key_file: str = _privacy(
         "Key of --anonymize, 32 bytes or 64 hex digits: a local file, a file on gs://, or a "
         "secret's version, projects/P/secrets/S/versions/V; if empty, the environment variable "
         f"{KEY_VARIABLE}.",
         "",
-        group="privacy",
     )
-    measurement_encoding: str = flag(
+    measurement_encoding: str = _rows(
         "Encoding of the measurements of a row: compact, with all that training uses in a third "
         "of the bytes, or arrow, lossless.",
         "compact",
         choices=ENCODINGS,
-        group="rows, splits and shards",
     )
-    max_row_size_mb: float = flag(
-        "Max record size in MiB.", 8.0, (0.001, 1024), group="rows, splits and shards"
-    )
-    duplicates: str = flag(
+    max_row_size_mb: float = _rows("Max record size in MiB.", 8.0, (0.001, 1024))
+    duplicates: str = _rows(
         "Whether equal measurements of a probe, as the dataset stores them, all stay (keep) or "
         "become one (drop).",
         "keep",
         choices=DUPLICATES,
-        group="rows, splits and shards",
     )
-    train_ratio: float = flag(
-        "Share of the probes in the train split.", 0.9, (0, 1), group="rows, splits and shards"
-    )
-    split_seed: int = flag(
-        "Seed of the train/test split.",
-        0,
-        (-(2**63), 2**63 - 1),
-        group="rows, splits and shards",
-    )
-    probes_per_shard: int = flag(
+    train_ratio: float = _rows("Share of the probes in the train split.", 0.9, (0, 1))
+    split_seed: int = _rows("Seed of the train/test split.", 0, (-(2**63), 2**63 - 1))
+    probes_per_shard: int = _rows(
         "Average probes per shard; 0 means shards by size, a thousand of 16 to 256 MiB.",
         0,
         (0, 10**9),
-        group="rows, splits and shards",
     )
-    num_shards: int = flag(
-        "Shards per split; 0 derives the number from bytes or --probes_per_shard.",
-        0,
-        (0, 99_999),
-        group="rows, splits and shards",
+    num_shards: int = _rows(
+        "Shards per split; 0 derives the number from bytes or --probes_per_shard.", 0, (0, 99_999)
     )
-    output_format: str = flag(
+    output_format: str = _output(
         "File format of the shards: arrayrecord (for training) or tfrecord.",
         "arrayrecord",
         choices=OUTPUT_FORMATS,
-        group="output",
     )
-    record_encoding: str = flag(
+    record_encoding: str = _output(
         "Encoding of a record: arrow_ipc, an Arrow IPC stream, or tf_example, the same columns as "
         "a tf.train.Example.",
         "arrow_ipc",
         choices=RECORD_ENCODINGS,
-        group="output",
     )
-    array_record_options: str = flag(
-        "Options of the ArrayRecord writer.", DEFAULT_RECORD_OPTIONS, group="output"
+    array_record_options: str = _output(
+        "Options of the ArrayRecord writer.", DEFAULT_RECORD_OPTIONS
     )
-    inline_bytes: int = flag(
+    inline_bytes: int = _run(
         "Max size of payloads that go through the shuffle instead of storage; -1 means "
         f"{REMOTE_INLINE_BYTES} on Dataflow or with an output on an object store, except on "
         f"runners that bound a group's size, such as Flink, and {LOCAL_INLINE_BYTES} otherwise.",
         -1,
         (-1, 1 << 20),
-        group="run",
     )
-    overwrite: bool = flag(
-        "Replace a finished dataset.", False, action="store_true", group="output"
-    )
-    append: bool = flag(
+    overwrite: bool = _output("Replace a finished dataset.", False, action="store_true")
+    append: bool = _output(
         "Add the input to a finished dataset, with the dataset's options.",
         False,
         action="store_true",
-        group="output",
     )
-    debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
+    debug: bool = _run("Show Beam's log, and tracebacks.", False, action="store_true")
 
     def __post_init__(self) -> None:
         check_flags(self)

@@ -4,16 +4,18 @@ A work unit tallies its files; the commit turns the tallies into warnings, which
 and `main`, `inspect` and the data card show, and refuses a run that kept nothing.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import numpy as np
 
 from beam_pipeline.dataset.manifest import Counts
 from beam_pipeline.errors import ProbelineError, number_of
 from beam_pipeline.jobs.messages import Message
+from beam_pipeline.shards.letters import LetterBox, LetterPart
 from beam_pipeline.sources.inputs import Piece
 from beam_pipeline.sources.measurements import Block
 from beam_pipeline.sources.options import time_text
@@ -52,86 +54,116 @@ class FileOutcome(Message, frozen=True):
     reason: str = ""
     value: str = ""
 
+    def plus(self, later: FileOutcome) -> FileOutcome:
+        """Returns the outcome of both."""
+        first = self if self.reason else later
+        num_rows, num_alive = self.num_rows + later.num_rows, self.num_alive + later.num_alive
+        return FileOutcome(self.path, num_rows, num_alive, first.reason, first.value)
+
+
+class SpanLines(Message, frozen=True):
+    """The number of lines of a span, whose dead letters count rows from its first line."""
+
+    path: str
+    start: int
+    num_lines: int
+
+
+class UnitSummary(Message, frozen=True):
+    """Counts of a work unit, which prove that no row was lost."""
+
+    unit: int
+    dead_letters: dict[str, int]
+    dead_letter_files: list[LetterPart]  # in order
+    planned_rows: int = 0  # of its Parquet files, including unreadable ones
+    num_rows: int = 0
+    num_measurements: int = 0
+    num_left_out: int = 0  # not in the sample
+    num_kept: int = 0  # measurements that the dataset being appended to already has
+    first_us: int | None = None  # of the new measurements
+    last_us: int | None = None
+    num_answered: int = 0  # of the new measurements, and those with a short or a long RTT
+    num_short: int = 0
+    num_long: int = 0
+    files: tuple[FileOutcome, ...] = ()
+    spans: tuple[SpanLines, ...] = ()
+
 
 class UnitTally:
     """Counts what a work unit reads."""
 
-    def __init__(self) -> None:
-        self.num_kept = 0  # measurements that the dataset being appended to already has
-        self.first_us: int | None = None  # of the new measurements
-        self.last_us: int | None = None
-        self.num_answered = self.num_short = self.num_long = 0
+    def __init__(self, unit: int) -> None:
+        self._unit = unit
+        self._counts: Counter[str] = Counter()  # by fields of UnitSummary
+        self._times: list[int] = []  # the first and the last
         self._files: dict[str, FileOutcome] = {}
+        self._spans: list[SpanLines] = []
 
     def add(self, piece: Piece, batch: CheckedBatch) -> None:
         """Counts a batch of a piece."""
-        if piece.shard and piece.shard.is_of_output:
-            self.num_kept += len(batch.block or ())
-            return
-        file = self._files.get(piece.path) or FileOutcome(piece.path, 0, 0)
-        num_alive = len(batch.block or ()) + batch.num_left_out
-        reason, value = file.reason, file.value
-        if batch.letters and not reason:
-            reason, value = batch.letters[0].reason, batch.letters[0].value[:_MAX_VALUE_CHARS]
-        self._files[piece.path] = FileOutcome(
-            file.path, file.num_rows + batch.num_rows, file.num_alive + num_alive, reason, value
+        num_measurements = len(batch.block or ())
+        self._counts.update(
+            num_rows=batch.num_rows,
+            num_left_out=batch.num_left_out,
+            num_measurements=num_measurements,
         )
-        if batch.block is not None and len(batch.block):
+        if piece.shard and piece.shard.is_of_output:
+            self._counts["num_kept"] += num_measurements
+            return
+        letters = [(each.reason, each.value[:_MAX_VALUE_CHARS]) for each in batch.letters[:1]]
+        num_alive = num_measurements + batch.num_left_out
+        found = FileOutcome(piece.path, batch.num_rows, num_alive, *(letters or [("", "")])[0])
+        so_far = self._files.get(piece.path)
+        self._files[piece.path] = so_far.plus(found) if so_far else found
+        if batch.block is not None and num_measurements:
             self._add_values(batch.block)
 
     def _add_values(self, block: Block) -> None:
-        ends = int(block.event_time.min()), int(block.event_time.max())
-        self.first_us = ends[0] if self.first_us is None else min(self.first_us, ends[0])
-        self.last_us = max(ends[1], self.last_us or 0)
-        self.num_answered += int(np.count_nonzero(block.rtt >= 0))
-        self.num_short += int(np.count_nonzero((block.rtt >= 0) & (block.rtt < _SHORT_MS)))
-        self.num_long += int(np.count_nonzero(block.rtt > _LONG_MS))
+        times = [*self._times, int(block.event_time.min()), int(block.event_time.max())]
+        self._times = [min(times), max(times)]
+        self._counts.update(
+            num_answered=int(np.count_nonzero(block.rtt >= 0)),
+            num_short=int(np.count_nonzero((block.rtt >= 0) & (block.rtt < _SHORT_MS))),
+            num_long=int(np.count_nonzero(block.rtt > _LONG_MS)),
+        )
 
-    def outcomes(self) -> list[FileOutcome]:
-        """Returns the files without a measurement, and those that other units may share.
+    def end(self, piece: Piece, next_row: int) -> None:
+        """Counts a piece that was read to its end."""
+        self._counts["planned_rows"] += piece.num_rows
+        if piece.span:
+            self._spans.append(SpanLines(piece.path, piece.span[0], next_row))
+
+    def summary(self, letters: LetterBox) -> UnitSummary:
+        """Returns the counts; `files` are those without a measurement, or shared with other units.
 
         A file of several units is the first or the last of each.
         """
-        files = list(self._files.values())
-        return [
-            file
-            for number, file in enumerate(files)
-            if file.num_rows and (not file.num_alive or number in (0, len(files) - 1))
-        ]
+        files, (first_us, last_us) = list(self._files.values()), self._times or (None, None)
+        return UnitSummary(
+            self._unit,
+            dict(letters.counts),
+            letters.files,
+            first_us=first_us,
+            last_us=last_us,
+            files=tuple(
+                file
+                for number, file in enumerate(files)
+                if file.num_rows and (not file.num_alive or number in (0, len(files) - 1))
+            ),
+            spans=tuple(self._spans),
+            **self._counts,
+        )
 
 
 def dead_files(outcomes: Iterable[FileOutcome]) -> list[FileOutcome]:
     """Returns the files that had rows and gave no measurement, in order."""
     found: dict[str, FileOutcome] = {}
     for each in sorted(outcomes):
-        so_far = found.get(each.path)
-        if so_far is None:
-            found[each.path] = each
-        else:
-            found[each.path] = FileOutcome(
-                each.path,
-                so_far.num_rows + each.num_rows,
-                so_far.num_alive + each.num_alive,
-                so_far.reason or each.reason,
-                so_far.value if so_far.reason else each.value,
-            )
+        found[each.path] = found[each.path].plus(each) if each.path in found else each
     return [file for file in found.values() if not file.num_alive]
 
 
-class Tally(Protocol):
-    """The values of a work unit that `warnings` looks at."""
-
-    @property
-    def last_us(self) -> int | None: ...
-    @property
-    def num_answered(self) -> int: ...
-    @property
-    def num_short(self) -> int: ...
-    @property
-    def num_long(self) -> int: ...
-
-
-def warnings(dead: list[FileOutcome], units: Sequence[Tally], started: str) -> Iterator[str]:
+def warnings(dead: list[FileOutcome], units: Sequence[UnitSummary], started: str) -> Iterator[str]:
     """Yields a sentence for each file without a measurement, and for values of a wrong unit."""
     yield from map(describe, dead[:_MAX_NAMED_FILES])
     if len(dead) > _MAX_NAMED_FILES:

@@ -20,9 +20,9 @@ from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.jobs.frame import Commit, commit
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.probe_rows.commit import write_dataset
-from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import Options
+from beam_pipeline.probe_rows.outcome import UnitSummary
 from beam_pipeline.shards.letters import LetterPart
 from beam_pipeline.shards.writing import (
     Finalise,
@@ -117,4 +117,4 @@ def _unit(workspace: Workspace, unit: int, num_measurements: int) -> UnitSummary
     part = LetterPart(path, *digests_of(data))
     num_rows = num_measurements + 1
     letters = {letter.reason: 1}
-    return UnitSummary(unit, num_rows, num_rows, num_measurements, letters, [part])
+    return UnitSummary(unit, letters, [part], num_rows, num_rows, num_measurements)
