@@ -38,7 +38,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from beam_pipeline.dataset.rows import READER_OPTIONS
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.shards.staging import Records, StagedRecords, StagedShards, StageRecords
+from beam_pipeline.shards.staging import Record, StagedRecords, StagedShards, StageRecords
 from beam_pipeline.shards.writing import RecordWriter, ShardInfo, ShardTarget, WriteShards
 from beam_pipeline.storage.files import is_gcs, is_local, local_copy, remove_folder
 from beam_pipeline.storage.gcs import prepare_native_reader
@@ -202,9 +202,9 @@ def _check_names(num_shards: int, template: str) -> None:
         )
 
 
-def _encode(element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | None) -> Records:
+def _encode(element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | None) -> Record:
     payload = coder.encode(element)
-    return Records([key(element) if key else content_key(payload)], [payload])
+    return Record(key(element) if key else content_key(payload), payload)
 
 
 class ReadFromArrayRecord(beam.PTransform):

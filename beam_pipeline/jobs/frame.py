@@ -1,38 +1,12 @@
 """The frame of every job: check, take the output, run the pipeline, commit.
 
-A job provides its inputs, its transforms, and a function that commits:
+A job provides a `JobSpec` and a function that adds its transforms and returns its `Commit`; `run`
+does the rest; `convert/job.py` is the shortest example. A commit proves that what was planned was
+read (`check_read`), moves files to their final names, and writes the manifest, then the success
+file.
 
-    def run(options: Options, beam_options: PipelineOptions) -> bool:
-        paths = [("output", options.output), *(("input", path) for path in options.input)]
-        dataflow_job = frame.check_runner(beam_options, paths)
-        matched = match_files(options.input)
-        files = frame.inspected(matched, partial(inspect, options=options))
-        spec = JobSpec(
-            output=options.output,
-            files=OutputFiles("output", "set of records", SUCCESS, PATTERNS),
-            inputs=[file.path for file in matched],
-            num_units=len(files),
-            dataflow_job=dataflow_job,
-            overwrite=options.overwrite,
-        )
-
-        def build(pipeline: beam.Pipeline, run: JobRun) -> Commit:
-            units = pipeline | "Files" >> beam.Create(files) | "Cut" >> beam.FlatMap(cut)
-            staged = units | "Stage" >> beam.Map(stage, run.below("records"))
-            sides = AsList(units), AsList(staged)
-            return Commit("Commit the records", partial(write, run), sides)
-
-        return frame.run(spec, build, beam_options)
-
-    def write(run: JobRun, planned: Iterable[WorkUnit], staged: Iterable[StagedUnit]) -> None:
-        frame.check_read(key_and_rows(planned), key_and_rows(staged))  # plan = read
-        run.move([Move(...), ...])  # final names
-        data = frame.manifest_bytes({...})
-        run.write(run.path(MANIFEST), data)
-        run.finish(success_stamp(data))  # the success file, last
-
-`write` may run again in another attempt, after any of its steps. `commit` skips it if the output is
-finished, treats a lost lease as an error unless another attempt finished, and cleans up. Until
+A commit may run again in another attempt, after any of its steps. `commit` skips it if the output
+is finished, treats a lost lease as an error unless another attempt finished, and cleans up. Until
 then, workers write below `run.folder`.
 """
 

@@ -24,7 +24,7 @@ from beam_pipeline import kernels
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import beam_seams
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
-from beam_pipeline.jobs.imports import call, importing, is_lean
+from beam_pipeline.jobs.program import call, importing, is_lean
 from beam_pipeline.machine import can_fork, end_with_parent
 
 _DYING_S, _STOPPING_S = 1, 5

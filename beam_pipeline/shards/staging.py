@@ -2,7 +2,7 @@
 
 Records that go to shards by key, each with its reference:
 
-  | Records(keys, payloads)
+  | Record(key, payload)
   v  StageRecords   writes payloads to files of this attempt; small ones travel inline
   | StagedRecords   columns: a batch of references
 
@@ -56,11 +56,11 @@ _COLUMNS = pa.schema(
 )
 
 
-class Records(Message, frozen=True):
-    """Records to write; `keys` order and place them."""
+class Record(Message, frozen=True):
+    """A record to write; `key` determines its shard and its place there."""
 
-    keys: list[bytes]
-    payloads: list[bytes]
+    key: bytes
+    payload: bytes
 
 
 class StagedRecords(Message, frozen=True):
@@ -114,7 +114,7 @@ class StagedPayloads:
 
 
 class StageRecords(beam.DoFn):
-    """Records → StagedRecords; payloads of up to `inline_bytes` travel with their record."""
+    """Record → StagedRecords; payloads of up to `inline_bytes` travel with their record."""
 
     def __init__(self, folder: str, inline_bytes: int) -> None:
         self._folder = folder
@@ -127,12 +127,12 @@ class StageRecords(beam.DoFn):
 
     def process(
         self,
-        records: Records,
+        record: Record,
         timestamp: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
     ) -> Iterator[StagedRecords]:
         self._where = (timestamp, window)
-        self._put(records)
+        self._put(record)
         if (
             self._writer.num_bytes >= STAGING_FILE_BYTES
             or self._held_bytes >= _INLINE_BYTES
@@ -141,20 +141,14 @@ class StageRecords(beam.DoFn):
             yield from self._close()
             self.start_bundle()
 
-    def _put(self, records: Records) -> None:
-        key_column, inline, offsets, lengths, checksums = self._columns
-        key_column += records.keys
-        own_lengths = [len(payload) for payload in records.payloads]
-        is_inline = [length <= self._inline_bytes for length in own_lengths]
-        inline += [payload if held else None for payload, held in zip(records.payloads, is_inline)]
-        written = [payload for payload, held in zip(records.payloads, is_inline) if not held]
-        self._held_bytes += sum(own_lengths) - sum(map(len, written))
-        at = self._writer.append(b"".join(written)) if written else 0
-        for length, held in zip(own_lengths, is_inline):
-            offsets.append(at)
-            at += 0 if held else length
-        lengths += own_lengths
-        checksums += map(crc32c, records.payloads)
+    def _put(self, record: Record) -> None:
+        payload, length = record.payload, len(record.payload)
+        is_inline = length <= self._inline_bytes
+        at = 0 if is_inline else self._writer.append(payload)
+        values = record.key, payload if is_inline else None, at, length, crc32c(payload)
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+        self._held_bytes += length if is_inline else 0
 
     def _close(self) -> Iterator[StagedRecords]:
         self._writer.close()

@@ -27,7 +27,7 @@ from beam_pipeline.array_record_io import (
     content_key,
 )
 from beam_pipeline.dataset.layout import shard_of
-from beam_pipeline.shards.staging import Records, StagedRecords, StagedShards, StageRecords
+from beam_pipeline.shards.staging import Record, StagedRecords, StagedShards, StageRecords
 from beam_pipeline.shards.writing import (
     AssignToShards,
     ShardInfo,
@@ -133,7 +133,7 @@ def write_shards(
     open_writer = partial(ArrayRecordWriter, options="group_size:1,zstd:1")
     target = ShardTarget("w", "", "-S", open_writer, str(folder / "temp"))
     shard_input = StagedShards(ordered)
-    elements = [[Records([content_key(one)], [one]) for one in bundle] for bundle in bundles]
+    elements = [[Record(content_key(one), one) for one in bundle] for bundle in bundles]
     stage = StageRecords(str(folder / "staged"), 100 if ordered else 1 << 40)
     staged = [part for bundle in elements for part in run_do_fn(stage, bundle, **NOW)]
     assigned = run_do_fn(AssignToShards(shard_input), staged, [num_shards])

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.jobs import imports
+from beam_pipeline.jobs import program
 from beam_pipeline.jobs.beam_options import beam_parser
 from tests.support.overlap_jobs import SHARED, write_lines
 
 RUN = """
 import importlib.util, json, sys
-from beam_pipeline.jobs.imports import OPTIONAL
+from beam_pipeline.jobs.program import OPTIONAL
 from beam_pipeline.overlap.__main__ import main
 assert main() == 0
 loaded = [name for name in OPTIONAL if name in sys.modules]
@@ -46,12 +46,12 @@ def test_a_command_line_that_may_need_all_gets_all(
 ) -> None:
     (tmp_path / "left_out.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(imports, "OPTIONAL", ("left_out",))
+    monkeypatch.setattr(program, "OPTIONAL", ("left_out",))
     with (
         pytest.raises(ModuleNotFoundError),
-        imports.lean_imports(["--output=rows", "--array_record_options=group_size:1,zstd:3"]),
+        program.lean_imports(["--output=rows", "--array_record_options=group_size:1,zstd:3"]),
     ):
         importlib.import_module("left_out")
-    with imports.lean_imports(["--output=rows", argument]):
+    with program.lean_imports(["--output=rows", argument]):
         importlib.import_module("left_out")
     del sys.modules["left_out"]

@@ -17,7 +17,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.shards import staging
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import (
-    Records,
+    Record,
     ShardRecords,
     StagedRecords,
     StagedShards,
@@ -46,9 +46,8 @@ def stage(folder: Path, bundles: list[list[Pair]], inline_bytes: int = 20) -> li
     """Stages keys and payloads."""
     staged = []
     for pairs in bundles:
-        keys, payloads = [key for key, _ in pairs], [payload for _, payload in pairs]
         do_fn = StageRecords(str(folder / "staged"), inline_bytes)
-        staged += run_do_fn(do_fn, [Records(keys, payloads)] if pairs else [], **NOW)
+        staged += run_do_fn(do_fn, [Record(*pair) for pair in pairs], **NOW)
     return staged
 
 
