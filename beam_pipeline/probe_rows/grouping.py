@@ -219,7 +219,7 @@ class SortBucket(beam.DoFn):
                 self._splits.inc(len(its_rows))
                 several = np.repeat(rows[probe : probe + 1], len(its_rows))
                 several["row_index"] = np.arange(len(its_rows))
-                several["count"] = [len(run) for _, run in its_rows]
+                several["count"] = [len(row.run) for row in its_rows]
                 parts += [rows[done:probe], several]
                 done = probe + 1
         return np.concatenate([*parts, rows[done:]])

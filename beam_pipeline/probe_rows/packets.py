@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -31,8 +32,10 @@ from beam_pipeline.shards.claim_checks import (
     ClaimReader,
     ClaimWriter,
     Payload,
+    StoredPayload,
 )
 from beam_pipeline.shards.staging import bounds_within
+from beam_pipeline.storage.files import crc32c
 
 ROW = np.dtype([("src_hi", "<u8"), ("src_lo", "<u8"), ("row_index", "<i4"), ("count", "<i4")])
 _MAX_ROWS, _MAX_BYTES = 1000, 4 << 20  # of a packet of several rows
@@ -70,7 +73,7 @@ class PacketWriter:
         First rows ascend by place. A later row has a packet of its own.
         """
         split_numbers = splits(*_halves(rows), self._train_ratio, self._split_seed)
-        row_places = places(_hashes(rows), rows["row_index"])
+        hashes = _hashes(rows)
         ends = np.cumsum(rows["count"], dtype=np.int64)
         is_first = rows["row_index"] == 0
         for split in np.unique(split_numbers[is_first]).tolist():
@@ -80,19 +83,33 @@ class PacketWriter:
                 some = of_split[slice(*bounds)]
                 counts = rows["count"][some]
                 own = _gather({0: run}, np.zeros(len(some), int), ends[some] - counts, counts)
-                self._put(split, rows[some], row_places[some], own)
+                self._put(split, rows[some], hashes[some], own)
         for row in np.flatnonzero(~is_first).tolist():
-            its_run, one = run[ends[row] - rows["count"][row] : ends[row]], slice(row, row + 1)
-            self._put(int(split_numbers[row]), rows[one], row_places[one], its_run)
+            place = places(hashes[row : row + 1], rows["row_index"][row : row + 1])
+            its_run = run[ends[row] - rows["count"][row] : ends[row]]
+            self._put(int(split_numbers[row]), rows[row : row + 1], place, its_run)
 
-    def add_row(self, src_addr: str, row_index: int, run: np.ndarray) -> None:
-        """Adds a packet of one row."""
-        self.add(np.array([(*halves(src_addr), row_index, len(run))], ROW), run)
+    def add_row(
+        self, src_addr: str, row_index: int, run: np.ndarray, stored: StoredPayload | None = None
+    ) -> None:
+        """Adds a packet of one row; `stored` is where its measurements are, if they are stored."""
+        row = np.array([(*halves(src_addr), row_index, len(run))], ROW)
+        (split,) = splits(*_halves(row), self._train_ratio, self._split_seed).tolist()
+        self._put(split, row, places(_hashes(row), row["row_index"]), run, stored)
 
-    def _put(self, split: int, rows: np.ndarray, its_places: np.ndarray, run: np.ndarray) -> None:
+    def _put(
+        self,
+        split: int,
+        rows: np.ndarray,
+        its_places: np.ndarray,
+        run: np.ndarray,
+        stored: StoredPayload | None = None,
+    ) -> None:
         data = memoryview(np.ascontiguousarray(run).view(np.uint8))
         listed = rows.tobytes()
         is_inline = len(listed) + len(data) <= self._inline_bytes
+        if stored:
+            stored = msgspec.structs.replace(stored, crc32c=crc32c(data))
         self._packets.append(
             Packet(
                 split,
@@ -106,7 +123,7 @@ class PacketWriter:
                 + (WIDE.itemsize - NARROW.itemsize) * int(np.count_nonzero(is_ipv6(run))),
                 run.dtype == WIDE,
                 listed if is_inline or len(rows) == 1 else self._file.put(listed),
-                bytes(data) if is_inline else self._file.put(data),
+                bytes(data) if is_inline else stored or self._file.put(data),
             )
         )
 

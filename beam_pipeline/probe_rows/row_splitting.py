@@ -11,6 +11,7 @@ emitted as soon as it is known to be full. State holds references and a few numb
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import apache_beam as beam
 import msgspec
@@ -21,13 +22,13 @@ from apache_beam.transforms.userstate import BagRuntimeState, ReadModifyWriteRun
 
 from beam_pipeline.dataset.layout import DatasetOptions, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, fit
-from beam_pipeline.dataset.sorted_run import join
+from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.messages import Message, MessageCoder
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.probe_rows.external_sort import SortedRun, load_all
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.packets import Packet, PacketWriter
-from beam_pipeline.shards.claim_checks import ClaimReader
+from beam_pipeline.shards.claim_checks import ClaimReader, StoredPayload
 
 
 class Segment(Message, frozen=True):
@@ -39,7 +40,12 @@ class Segment(Message, frozen=True):
     run: SortedRun
 
 
-CutRow = tuple[int, np.ndarray]  # the row's index and its run, NARROW or WIDE
+class CutRow(NamedTuple):
+    """A row before encoding."""
+
+    row_index: int
+    run: np.ndarray  # NARROW or WIDE
+    stored: StoredPayload | None = None  # where the run is already stored, if it is
 
 
 def cut(
@@ -50,7 +56,7 @@ def cut(
         count, is_full = fit(run, key, row_format)
         if not is_full and not is_last:
             break
-        yield key.row_index, run[:count]
+        yield CutRow(key.row_index, run[:count])
         key = key._replace(row_index=key.row_index + 1)
         run = run[count:]
 
@@ -83,13 +89,36 @@ class OpenRows:
             yield from self._cut(is_last=segment.is_last)
 
     def _cut(self, is_last: bool) -> Iterator[CutRow]:
-        run = join(load_all((segment.run for segment in self.segments), self._reader))
+        runs = [segment.run for segment in self.segments]
+        run = join(load_all(runs, self._reader))
         num_cut = 0
         for row in cut(run, RowKey(self._src_addr, self.row_index), self._row_format, is_last):
-            yield row
+            yield row._replace(stored=_stored(row.run, runs, num_cut))
             self.row_index += 1
-            num_cut += len(row[1])
+            num_cut += len(row.run)
         self.segments = list(_after(self.segments, num_cut))
+
+
+def _stored(row: np.ndarray, runs: Iterable[SortedRun], start: int) -> StoredPayload | None:
+    """Returns where a row's run is stored that starts at record `start` of consecutive runs.
+
+    None unless it is in one piece, as records of its kind, in one file.
+    """
+    found: StoredPayload | None = None
+    missing = len(row)
+    for run in runs:
+        count = min(missing, run.count - start)
+        if count > 0:
+            part = run.part(start, count).payload
+            if run.is_wide != (row.dtype == WIDE) or isinstance(part, bytes):
+                return None
+            if found and (part.path, part.offset) != (found.path, found.offset + found.length):
+                return None
+            offset, length = (found.offset, found.length) if found else (part.offset, 0)
+            found = StoredPayload(part.path, offset, length + part.length, None)
+            missing -= count
+        start = max(0, start - run.count)
+    return found
 
 
 def _after(segments: Iterable[Segment], count: int) -> Iterator[Segment]:

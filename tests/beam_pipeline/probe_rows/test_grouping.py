@@ -61,8 +61,8 @@ def rows_of_segments(
         assert [segment.is_last for segment in of_probe[:-1]] == [False] * (len(of_probe) - 1)
         open_rows = OpenRows(src_addr, [], 0, row_format, reader)
         for segment in of_probe:
-            for row_index, run in open_rows.append(segment):
-                yield RowKey(src_addr, row_index), run
+            for row in open_rows.append(segment):
+                yield RowKey(src_addr, row.row_index), row.run
         assert open_rows.segments == []
     reader.close()
 

@@ -1,5 +1,6 @@
 """The stateful cut against the plain one: all of a history at once, row by row with `fit`."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -149,26 +150,66 @@ def test_several_probes_at_once_on_a_runner(encoding, seed):
 # --- segments on storage ------------------------------------------------------------------------
 
 
-def stored_segments(folder: Path, run: np.ndarray, step: int) -> list[Segment]:
-    writer = ClaimWriter(f"{folder}/segments", "segments", root=str(folder))
+def stored_segments(folder: Path, run: np.ndarray, step: int, per_file: int = 100) -> list[Segment]:
     segments = []
-    for segment in evenly(run, step, "compact"):
+    for number, segment in enumerate(evenly(run, step, "compact")):
+        if number % per_file == 0:
+            writer = ClaimWriter(f"{folder}/segments", "segments", root=str(folder))
         stored = writer.put(segment.run.payload)  # type: ignore[arg-type]
-        run_there = SortedRun(segment.run.is_wide, stored)
-        segments.append(msgspec.structs.replace(segment, run=run_there))
-    writer.close()
+        segments.append(
+            msgspec.structs.replace(segment, run=SortedRun(segment.run.is_wide, stored))
+        )
+        if number % per_file == per_file - 1 or segment.is_last:
+            writer.close()
     return segments
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_stored_segments_are_cut_as_inline_ones(tmp_path, wide):
+def test_stored_segments_are_cut_as_inline_ones_and_found_where_they_lie(tmp_path, wide):
     run = make_run(200, seed=13, wide=wide)
     limit = limit_for(run, 30, "compact")
     segments = stored_segments(tmp_path, run, 17)
-    rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments[::-1])
+    rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments)
     assert len(rows) > 4
     wanted = plain_cut(run, "compact", limit)
     assert values_of(rows_in(rows, str(tmp_path))) == values_of(wanted)
+    assert rows == Probe("compact", limit, str(tmp_path), 0).receive_all(segments[::-1])
+    assert [path.name for path in tmp_path.iterdir()] == ["segments"]
+    assert isinstance(rows[0].run, StoredPayload) and rows[0].run.crc32c is not None
+
+
+def test_rows_in_two_files_are_stored_again(tmp_path):
+    run = make_run(200, seed=13)
+    limit = limit_for(run, 30, "compact")
+    segments = stored_segments(tmp_path, run, 40, per_file=1)
+    rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments)
+    cut = plain_cut(run, "compact", limit)
+    ends = np.cumsum([len(own) for _, own in cut]).tolist()
+    borders = range(40, 200, 40)  # of the files, in measurements
+    crossing = [any(start < at < end for at in borders) for start, end in pairwise([0, *ends])]
+    assert any(crossing)
+    assert [not is_found(row) for row in rows] == crossing
+    assert values_of(rows_in(rows, str(tmp_path))) == values_of(cut)
+
+
+def test_rows_of_widened_segments_are_stored_again(tmp_path):
+    run = make_run(200, seed=13)
+    narrow = stored_segments(tmp_path, run[:75], 25)
+    wide = stored_segments(tmp_path, widen(run[75:]), 25)
+    segments = [
+        msgspec.structs.replace(segment, seq=seq, is_last=seq == 7)
+        for seq, segment in enumerate([*narrow, *wide])
+    ]
+    limit = limit_for(run, 200, "compact")
+    rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments)
+    assert [(row.is_wide, is_found(row)) for row in rows] == [(True, False)]
+    wanted = [(RowKey(PROBE, 0), records_as_tuples(run))]
+    assert values_of(rows_in(rows, str(tmp_path))) == wanted
+
+
+def is_found(row: Packet) -> bool:
+    """Whether a row is read where its segments lie."""
+    return isinstance(row.run, StoredPayload) and "segments-" in row.run.path
 
 
 @pytest.mark.parametrize("record", [0, 44])
