@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
-    from beam_pipeline.probe_rows import launch
+    with program.importing():
+        from beam_pipeline.probe_rows import launch
 
     return launch.run(options, beam_options)
 

@@ -12,11 +12,9 @@ then, workers write below `run.folder`.
 
 import contextlib
 import itertools
-import logging
 import os
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +24,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import orjson
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions
 from rich.console import Console
 from rich.live import Live
 
@@ -34,7 +32,6 @@ from beam_pipeline import __version__
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs import dataflow, monitoring, output_folder, portable
-from beam_pipeline.jobs.beam_seams import silence_workers
 from beam_pipeline.jobs.dataflow import DataflowJob
 from beam_pipeline.jobs.local_runner import local_workers
 from beam_pipeline.jobs.monitoring import Snapshot, logged
@@ -246,22 +243,6 @@ class CheckRights(beam.PTransform):
             # Otherwise a runner would fuse this with the last step.
             | "Apart from the end" >> beam.Reshuffle()
         )
-
-
-@contextlib.contextmanager
-def quiet(beam_options: PipelineOptions) -> Iterator[None]:
-    """Keeps Beam's log and warnings off the terminal; its errors still raise exceptions."""
-    # It logs when the interpreter exits.
-    logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
-    silence_workers()
-    with contextlib.ExitStack() as stack:
-        if beam_options.view_as(StandardOptions).runner == dataflow.RUNNER:
-            stack.enter_context(dataflow.log_shown())
-        else:
-            stack.callback(logging.disable, logging.root.manager.disable)
-            logging.disable(logging.CRITICAL)
-        stack.enter_context(warnings.catch_warnings(action="ignore"))
-        yield
 
 
 def check_read(planned: Iterable[tuple[Any, int]], read: Iterable[tuple[Any, int]]) -> None:

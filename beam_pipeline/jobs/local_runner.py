@@ -85,7 +85,7 @@ def _start(forks: bool) -> _Worker:
 
 def _work(connection: Connection, disabled_log: int = logging.NOTSET) -> None:
     """Waits for the runner's address and works for it as long as the parent lives."""
-    if disabled_log:  # a fork has the log, and the rest of `frame.quiet`, from its parent
+    if disabled_log:  # a fork has the log, and the rest of `program.quiet`, from its parent
         logging.disable(disabled_log)
         warnings.simplefilter("ignore")
         beam_seams.silence_workers()

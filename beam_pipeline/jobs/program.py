@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
@@ -56,8 +57,6 @@ def run_program[Options, Result](
         try:
             with importing():
                 options, beam_options = parse(arguments)
-                from beam_pipeline.jobs.frame import quiet
-
             with temporary_folder(), contextlib.nullcontext() if debug else quiet(beam_options):
                 started = time.monotonic()
                 result = run(options, beam_options)
@@ -77,6 +76,26 @@ def run_program[Options, Result](
     stopped = f"stopped; the output holds no finished {output_name}"
     with lean_imports(arguments) if argv is None else contextlib.nullcontext():
         return run_command(arguments, run_job, stopped, debug=debug)
+
+
+@contextlib.contextmanager
+def quiet(beam_options: PipelineOptions) -> Iterator[None]:
+    """Keeps Beam's log and warnings off the terminal; its errors still raise exceptions."""
+    with importing():
+        from apache_beam.options.pipeline_options import StandardOptions
+
+        from beam_pipeline.jobs import beam_seams, dataflow
+    # It logs when the interpreter exits.
+    logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
+    beam_seams.silence_workers()
+    with contextlib.ExitStack() as stack:
+        if beam_options.view_as(StandardOptions).runner == dataflow.RUNNER:
+            stack.enter_context(dataflow.log_shown())
+        else:
+            stack.callback(logging.disable, logging.root.manager.disable)
+            logging.disable(logging.CRITICAL)
+        stack.enter_context(warnings.catch_warnings(action="ignore"))
+        yield
 
 
 def unexpected(error: BaseException) -> str:
