@@ -101,12 +101,6 @@ class Index:
         """The levels, which together cover all lengths."""
         return [Level(*numbers) for numbers in self.level_numbers.reshape(-1, 6).tolist()]
 
-    def places(self, key: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the evaluation rows with an n-gram, and the index of its first token in each."""
-        place = slice(self.bounds[key], self.bounds[key + 1])
-        is_it = self.place_lengths[place] == n
-        return self.rows[place][is_it], self.tokens[place][is_it]
-
 
 def count_index_shards(num_places: int, memory_bytes: int) -> int:
     """Returns the number of index shards such that each fits in memory."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.documents.batch import decode, encode
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
 _PIECE_BYTES = 1 << 20
@@ -71,9 +72,9 @@ def _first_border(text: np.ndarray, start: int, tokenizer: Tokenizer) -> tuple[i
     start = _begin_of_code_point(text, start)
     while start < len(text):
         stop = _begin_of_code_point(text, start + num_bytes)
-        here = _decode(text[start:stop])
+        here = decode(text[start:stop].tobytes())
         if border := next(tokenizer.borders(here), None):
-            begin, end = (start + len(_encode(here[:at])) for at in border)
+            begin, end = (start + len(encode(here[:at])) for at in border)
             return begin, end
         if stop == len(text):
             break
@@ -86,10 +87,10 @@ def _start_before(text: np.ndarray, stop: int, num_tokens: int, tokenizer: Token
     num_bytes = _LOOKED_AT_BYTES
     while True:
         start = _begin_of_code_point(text, max(0, stop - num_bytes))
-        here = _decode(text[start:stop])
+        here = decode(text[start:stop].tobytes())
         ends = [end for _, end in tokenizer.borders(here)]
         if len(ends) >= num_tokens:  # at least one token between two borders
-            return start + len(_encode(here[: ends[-num_tokens]]))
+            return start + len(encode(here[: ends[-num_tokens]]))
         if start == 0:
             return 0
         num_bytes *= 4
@@ -102,14 +103,6 @@ def _begin_of_code_point(text: np.ndarray, at: int) -> int:
     while text[at] & 0xC0 == 0x80:
         at -= 1
     return at
-
-
-def _decode(utf8: np.ndarray) -> str:
-    return utf8.tobytes().decode("utf-8", "surrogatepass")
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 def count_code_points(utf8: np.ndarray) -> int:

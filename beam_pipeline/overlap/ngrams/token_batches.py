@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.documents.batch import decode
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ascii_separators,
     empty_token,
@@ -18,8 +19,8 @@ from beam_pipeline.overlap.ngrams.token_kernels import (
     scratch_for,
     table_of,
     tokenize,
-    tokens_of,
 )
+from beam_pipeline.overlap.ngrams.token_texts import tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import (
     MULTILINGUAL,
     TOKENIZERS,
@@ -59,7 +60,7 @@ def token_batches(
         yield from _compiled_batches(utf8, bounds, tokenizer, by_python)
     for document in np.flatnonzero(by_python).tolist():
         data = utf8[bounds[document] : bounds[document + 1]].tobytes()
-        hashes = tokens_of(data.decode("utf-8", "surrogatepass"), tokenizer).hashes
+        hashes = tokens_of(decode(data), tokenizer).hashes
         yield TokenBatch(document, hashes, prefix_hashes(hashes), np.array([0, len(hashes)]))
 
 
@@ -69,13 +70,13 @@ def _compiled_batches(
     room, documents = _TOKENS_AT_A_TIME, len(bounds) - 1
     hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
     firsts = np.empty(documents + 1, np.int64)
-    no_places, no_edges, scratch = np.empty(0, np.int64), np.empty(0, np.uint32), scratch_for(room)
+    scratch = scratch_for(room)
     first = 0
     while first < documents:
         stop = tokenize(
             utf8, bounds, first, table_of(tokenizer), ascii_separators(tokenizer),
             tokenizer.lowercase, tokenizer.keep_empty, *scratch, hashes, prefixes, firsts,
-            unfinished, False, no_edges, no_places, no_places,
+            unfinished,
         )  # fmt: skip
         if stop == first:  # the document needs more room
             room = int(bounds[first + 1] - bounds[first]) // 2 + 2

@@ -9,7 +9,6 @@ on its context, so Python lower-cases texts with a capital sigma.
 import functools
 import re
 import sys
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,7 @@ from beam_pipeline.byte_blocks import (
     put_code_point,
 )
 from beam_pipeline.kernels import kernel, subkernel
-from beam_pipeline.overlap.ngrams.arrays import Column
-from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins, pieces_of
+from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
 _ALONE = np.uint32(1 << 31)  # marks a character that is a token by itself
@@ -203,14 +201,14 @@ def _hash_of(text, start, stop):
 @kernel
 def tokenize(
     utf8, bounds, first, table, separators, lowercase, keep_empty, text, edges, hashes, prefixes,
-    firsts, unfinished, with_places, places, starts, ends,
+    firsts, unfinished,
 ):  # fmt: skip
     """Fills the hashes of the tokens of documents from `first` on, while there is room.
 
     Also fills their `prefix_hashes`, computed while the processor works on the next hash. Document
     d is utf8[bounds[d]:bounds[d + 1]] and has tokens firsts[d - first] to firsts[d - first + 1]. A
-    document that Python must lower-case is marked `unfinished` and has no tokens. With places, also
-    fills `starts` and `ends`, in code points. Returns the next document.
+    document that Python must lower-case is marked `unfinished` and has no tokens. Returns the next
+    document.
     """
     count = 0
     prefix = prefixes[0] = np.uint64(0)
@@ -220,7 +218,7 @@ def tokenize(
         if count + np.int64(end - at) // 2 + 2 > hashes.size:
             return document
         num_edges = find_edges(
-            utf8, at, end, table, separators, lowercase, text, edges, with_places, places
+            utf8, at, end, table, separators, lowercase, text, edges, False, edges
         )
         unfinished[document] = num_edges == 0
         for edge in range(np.uint64(0), num_edges, _TWO):
@@ -228,8 +226,6 @@ def tokenize(
             if keep_empty or stop > start:
                 hashes[count] = _hash_of(text, start, stop)
                 prefix = prefixes[count + 1] = prefix * BASE + hashes[count]
-                if with_places:
-                    starts[count], ends[count] = places[edge], places[edge + _ONE]
                 count += 1
     firsts[bounds.size - 1 - first] = count
     return bounds.size - 1
@@ -243,78 +239,13 @@ def scratch_for(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     return np.empty(3 * max_tokens + 64, np.uint8), np.empty(2 * max_tokens + 12, np.uint32)
 
 
-class Tokens(NamedTuple):
-    """The tokens of a text: ranges in code points, and hashes."""
-
-    starts: np.ndarray  # uint32 [k]
-    ends: np.ndarray  # uint32 [k]
-    hashes: np.ndarray  # uint64 [k]
-
-
-def encode(text: str) -> np.ndarray:
-    """Returns the UTF-8 of a text, uint8; a lone surrogate keeps its three bytes."""
-    return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
-
-
-def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
-    """Returns the tokens of `tokenizer.tokenize` as arrays, with hashes instead of texts.
-
-    Takes 16 bytes per token, plus one piece of `pieces_of` at a time.
-    """
-    if tokenizer.function is not None:
-        tokens = tokenizer.tokenize(text)
-        texts = [token.text.encode("utf-8", "surrogatepass") for token in tokens]
-        bounds = np.cumsum([0, *map(len, texts)], dtype=np.uint64)
-        joined = np.frombuffer(b"".join([*texts, bytes(16)]), np.uint8)
-        return Tokens(
-            np.array([token.start for token in tokens], np.uint32),
-            np.array([token.end for token in tokens], np.uint32),
-            _hashes_of(joined, bounds),
-        )
-    room = len(text) // 2 + 2
-    columns = Column(np.uint32, room), Column(np.uint32, room), Column(np.uint64, room)
-    for start, piece in pieces_of(text, tokenizer):
-        found = _tokens_of_piece(piece, tokenizer)
-        places = found.starts + np.uint32(start), found.ends + np.uint32(start)
-        for column, values in zip(columns, (*places, found.hashes), strict=True):
-            column.add(values)
-    return Tokens(*(column.taken() for column in columns))
-
-
-def _tokens_of_piece(text: str, tokenizer: Tokenizer) -> Tokens:
-    found = _tokens_of_utf8(encode(text), tokenizer)
-    if found is not None:
-        return found
-    lowered = text.lower()
-    found = _tokens_of_utf8(encode(lowered), tokenizer)
-    assert found is not None  # lower case has no capital sigma
-    if len(lowered) == len(text):
-        return found
-    origin = np.array(origins(text), np.uint32)
-    return Tokens(origin[found.starts], origin[found.ends], found.hashes)
-
-
-def _tokens_of_utf8(utf8: np.ndarray, tokenizer: Tokenizer) -> Tokens | None:
-    room = len(utf8) // 2 + 2
-    starts, ends = np.empty(room, np.uint32), np.empty(room, np.uint32)
-    hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
-    firsts = np.zeros(2, np.int64)
-    unfinished = np.zeros(1, np.bool_)
-    text, edges = scratch_for(room)
-    tokenize(
-        utf8, np.array([0, len(utf8)]), 0, table_of(tokenizer), ascii_separators(tokenizer),
-        tokenizer.lowercase, tokenizer.keep_empty, text, edges, hashes, prefixes,
-        firsts, unfinished, True, np.empty_like(edges), starts, ends,
-    )  # fmt: skip
-    count = firsts[1]
-    return None if unfinished[0] else Tokens(starts[:count], ends[:count], hashes[:count])
-
-
 @kernel
-def _hashes_of(text, bounds):
+def hash_words(words, bounds):
+    """Returns the hashes of words that each end in a space; 15 more bytes must follow."""
     hashes = np.empty(bounds.size - 1, np.uint64)
     for token in range(hashes.size):
-        hashes[token] = _hash_of(text, bounds[token], bounds[token + 1])
+        stop = np.uint64(bounds[token + 1]) - _ONE
+        hashes[token] = _hash_of(words, np.uint64(bounds[token]), stop)
     return hashes
 
 
@@ -338,7 +269,7 @@ def ngram_hash(prefixes, at, n, power):
 
 def empty_token() -> np.uint64:
     """Returns the hash of an empty token."""
-    return _hashes_of(np.zeros(16, np.uint8), np.zeros(2, np.uint64))[0]
+    return hash_words(np.zeros(16, np.uint8), np.arange(2))[0]
 
 
 def power_of(n: int) -> np.uint64:

@@ -15,21 +15,32 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from beam_pipeline.documents.batch import decode, encode
 from beam_pipeline.kernels import kernel, subkernel
-from beam_pipeline.overlap.ngrams.arrays import map_file
+from beam_pipeline.overlap.ngrams.arrays import Column, map_file
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ascii_separators,
     find_edges,
+    hash_words,
     scratch_for,
     table_of,
 )
-from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, origins
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, origins, pieces_of
 from beam_pipeline.storage.files import create_file
 from beam_pipeline.storage.lines import explained_damage
 
 _TWO = np.uint64(2)
 _SPACE = np.uint8(0x20)
-_SIGMA = (0xCE, 0xA3)  # UTF-8 of the capital letter
+_SIGMA = "\u03a3".encode()
+_PADDING = np.zeros(15, np.uint8)
+
+
+class Tokens(NamedTuple):
+    """The tokens of a text: ranges in code points, and hashes."""
+
+    starts: np.ndarray  # uint32 [k]
+    ends: np.ndarray  # uint32 [k]
+    hashes: np.ndarray  # uint64 [k]
 
 
 class TokenTexts(NamedTuple):
@@ -68,9 +79,8 @@ def token_texts(utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer) -> T
     changed: dict[int, list[int]] = {}
     if tokenizer.lowercase:
         utf8, bounds, changed = _lower_sigmas(utf8, bounds)
-    sizes = np.diff(bounds)
-    room = int(np.sum(sizes // 2 + 2))
-    text, edges = scratch_for(int(sizes.max(initial=0)) // 2 + 2)
+    room = len(utf8) // 2 + 2 * len(bounds)
+    text, edges = scratch_for(int(np.diff(bounds).max(initial=0)) // 2 + 2)
     firsts, word_bounds = np.empty(len(bounds), np.int64), np.empty(room + 1, np.int64)
     starts, ends = np.empty(room, np.uint32), np.empty(room, np.uint32)
     # Lower case and spaces take at most 8 bytes per 5: a 2-byte letter and a 3-byte token.
@@ -124,16 +134,16 @@ def _lower_sigmas(
 
     Returns the texts, and the `origins` of those that became longer, by number.
     """
-    places = np.flatnonzero((utf8[:-1] == _SIGMA[0]) & (utf8[1:] == _SIGMA[1]))
-    with_sigma = np.unique(np.searchsorted(bounds, places, "right") - 1).tolist()
-    if not with_sigma:
+    if _SIGMA not in utf8.tobytes():
         return utf8, bounds, {}
     texts = [utf8[start:stop].tobytes() for start, stop in pairwise(bounds.tolist())]
     changed = {}
-    for document in with_sigma:
-        text = texts[document].decode("utf-8", "surrogatepass")
+    for document, data in enumerate(texts):
+        if _SIGMA not in data:
+            continue
+        text = decode(data)
         lowered = text.lower()
-        texts[document] = lowered.encode("utf-8", "surrogatepass")
+        texts[document] = encode(lowered)
         if len(lowered) != len(text):
             changed[document] = origins(text)
     joined = np.frombuffer(b"".join(texts), np.uint8)
@@ -143,11 +153,10 @@ def _lower_sigmas(
 def _by_function(utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer) -> TokenTexts:
     starts, ends, words, counts = [], [], [], [0]
     for first, stop in pairwise(bounds.tolist()):
-        text = utf8[first:stop].tobytes().decode("utf-8", "surrogatepass")
-        for token in tokenizer.tokenize(text):
+        for token in tokenizer.tokenize(decode(utf8[first:stop].tobytes())):
             starts.append(token.start)
             ends.append(token.end)
-            words.append(token.text.encode("utf-8", "surrogatepass") + b" ")
+            words.append(encode(token.text) + b" ")
         counts.append(len(words))
     return TokenTexts(
         np.array(counts, np.int64),
@@ -156,6 +165,20 @@ def _by_function(utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer) -> 
         np.cumsum([0, *map(len, words)], dtype=np.int64),
         np.frombuffer(b"".join(words), np.uint8),
     )
+
+
+def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
+    """Returns the tokens of a text, at 16 bytes per token, plus one piece of it at a time."""
+    room = len(text) // 2 + 2
+    columns = Column(np.uint32, room), Column(np.uint32, room), Column(np.uint64, room)
+    for place, piece in pieces_of(text, tokenizer):
+        utf8 = np.frombuffer(encode(piece), np.uint8)
+        found = token_texts(utf8, np.array([0, len(utf8)]), tokenizer)
+        hashes = hash_words(np.concatenate([found.words, _PADDING]), found.bounds)
+        places = found.starts + np.uint32(place), found.ends + np.uint32(place)
+        for column, values in zip(columns, (*places, hashes), strict=True):
+            column.add(values)
+    return Tokens(*(column.taken() for column in columns))
 
 
 # --- slices -------------------------------------------------------------------------------------

@@ -159,7 +159,8 @@ def _ends_context(char: str) -> bool:
 def pieces_of(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
     """Yields the pieces of a text, cut at borders of a tokenizer, each with its first place."""
     start = 0
-    while border := next(tokenizer.borders(text, start + _PIECE_CHARS), None):
+    has_borders = tokenizer.function is None
+    while has_borders and (border := next(tokenizer.borders(text, start + _PIECE_CHARS), None)):
         yield start, text[start : border[0]]
         start = border[1]
     yield start, text[start:]

@@ -5,6 +5,7 @@ second run over it finds nothing. As a check, each remainder is tokenised again,
 tokens differ: the lower case of a capital sigma, for example, depends on its neighbours.
 """
 
+import functools
 import hashlib
 from collections import Counter
 from typing import Any, Literal, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from beam_pipeline.documents.batch import encode
-from beam_pipeline.overlap.ngrams.token_kernels import Tokens, tokens_of
+from beam_pipeline.overlap.ngrams.token_texts import Tokens, tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.removal.training_files import Counts, DocumentReader, Documents
 
@@ -81,7 +82,7 @@ def reach_into(tokens: Tokens, spans: Spans, margin_chars: int) -> np.ndarray:
 def mask_text(text: str, spans: Spans, cut: Cut) -> list[str]:
     """Returns the text with a mask for each span, or [] if its other tokens would change."""
     assert cut.mask is not None
-    tokens, mask = tokens_of(text, cut.tokenizer), tokens_of(cut.mask, cut.tokenizer).hashes
+    tokens, mask = tokens_of(text, cut.tokenizer), _hashes_of(cut.mask, cut.tokenizer)
     starts, ends = np.array(spans, np.uint32).T
     # The tokens [first, stop) of each span.
     firsts = np.searchsorted(tokens.starts, starts)
@@ -98,6 +99,11 @@ def mask_text(text: str, spans: Spans, cut: Cut) -> list[str]:
     expected.append(tokens.hashes[token:])
     found = tokens_of(masked, cut.tokenizer).hashes
     return [masked] if np.array_equal(found, np.concatenate(expected)) else []
+
+
+@functools.cache
+def _hashes_of(mask: str, tokenizer: Tokenizer) -> np.ndarray:
+    return tokens_of(mask, tokenizer).hashes
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ from beam_pipeline.jobs import frame
 from beam_pipeline.jobs.frame import Commit, JobSpec
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
-from beam_pipeline.overlap.ngrams.token_kernels import empty_token, tokens_of
+from beam_pipeline.overlap.ngrams.token_kernels import empty_token
+from beam_pipeline.overlap.ngrams.token_texts import tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
 from beam_pipeline.overlap.removal import attributes, rewriting
 from beam_pipeline.overlap.removal.cutting import Cut

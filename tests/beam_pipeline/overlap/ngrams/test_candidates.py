@@ -40,9 +40,10 @@ def scanned(index: Index, training: list[str], tokenizer: Tokenizer) -> set[tupl
     found = find_candidates(index, tokenizer, *text_buffers(training))
     assert found.documents.tolist() == sorted(found.documents.tolist())
     return {
-        (document, at, n, row, place)
+        (document, at, n, int(index.rows[which]), int(index.tokens[which]))
         for document, at, n, key in zip(*(column.tolist() for column in found[:4]))
-        for row, place in zip(*(column.tolist() for column in index.places(key, n)))
+        for which in range(index.bounds[key], index.bounds[key + 1])
+        if index.place_lengths[which] == n
     }
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.documents.batch import text_buffers
-from beam_pipeline.overlap.ngrams import matching, token_kernels
+from beam_pipeline.documents.batch import decode, text_buffers
+from beam_pipeline.overlap.ngrams import matching
 from beam_pipeline.overlap.ngrams.index import build_index
 from beam_pipeline.overlap.ngrams.matching import Matcher
 from beam_pipeline.overlap.ngrams.postings import Postings, key_at
-from beam_pipeline.overlap.ngrams.token_texts import ngrams_of, token_texts
+from beam_pipeline.overlap.ngrams.token_texts import ngrams_of, token_texts, tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.overlap_hits import LENGTH, colliding_texts, ngrams
 from tests.support.properties import num_examples
@@ -110,7 +110,7 @@ def test_false_candidates_do_not_match(monkeypatch) -> None:
         found = []
         for document in range(len(bounds) - 1):
             text = utf8[bounds[document] : bounds[document + 1]].tobytes()
-            count = len(token_kernels.tokens_of(text.decode("utf-8", "surrogatepass"), DEFAULT)[0])
+            count = len(tokens_of(decode(text), DEFAULT).starts)
             for n in index.lengths.tolist():
                 for token in range(count - n + 1):
                     found += [(document, token, n, key) for key in range(len(index.keys))]

@@ -20,8 +20,8 @@ from beam_pipeline.overlap.ngrams.token_kernels import (
     power_of,
     prefix_hashes,
     table_of,
-    tokens_of,
 )
+from beam_pipeline.overlap.ngrams.token_texts import tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import (
     TOKENIZERS,
     UNSPACED,

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.overlap.__main__ import main as search
 from beam_pipeline.overlap.attributes import main as write_attributes
-from beam_pipeline.overlap.ngrams.token_kernels import Tokens
+from beam_pipeline.overlap.ngrams.token_texts import Tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, piece_id, reach_into
 from beam_pipeline.overlap.removal.rewriting import compressed, rewrite_json
