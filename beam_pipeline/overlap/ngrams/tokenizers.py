@@ -22,7 +22,7 @@ _PUNCTUATION = rf"[\s{re.escape(string.punctuation)}]+"
 _WHITESPACE = r"\s+"
 EXPANDS = "\u0130"  # the only character whose lower case is longer: i and a combining dot
 MULTILINGUAL = "multilingual"
-_PIECE_CHARS = 1 << 22
+_PIECE_CHARS = 1 << 20
 # Scripts without spaces: lines may break between any two letters or syllables (classes ID, CJ and
 # SA of https://www.unicode.org/reports/tr14/), and words are found with a dictionary, if at all
 # (https://www.unicode.org/reports/tr29/). Digits are excluded, since they form numbers, and so is

@@ -44,7 +44,7 @@ def split_text(text: str, spans: Spans, cut: Cut) -> list[str]:
     """Returns the pieces between spans and their margins; [] if there are too many."""
     tokens = tokens_of(text, cut.tokenizer)
     is_kept = ~reach_into(tokens, spans, cut.margin_chars)
-    edges = np.flatnonzero(np.diff(is_kept, prepend=False, append=False)).reshape(-1, 2)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_kept, [False]]))).reshape(-1, 2)
     pieces = []
     for first, stop in edges.tolist():
         begin = tokens.starts[first] if first else 0
@@ -63,8 +63,8 @@ def split_text(text: str, spans: Spans, cut: Cut) -> list[str]:
 
 def reach_into(tokens: Tokens, spans: Spans, margin_chars: int) -> np.ndarray:
     """Returns whether tokens overlap a span with its margins or, if empty, lie within: bool [n]."""
-    starts, stops = np.array(spans, np.int64).T + np.array([[-margin_chars], [margin_chars]])
-    starts = np.append(starts, np.iinfo(np.int64).max)
+    starts = np.array([start - margin_chars for start, _ in spans] + [np.iinfo(np.int64).max])
+    stops = np.array([stop + margin_chars for _, stop in spans])
 
     def first_behind(places: np.ndarray, side: Literal["left", "right"]) -> np.ndarray:
         """Returns where the first span begins that ends behind each place, or at it (left)."""
