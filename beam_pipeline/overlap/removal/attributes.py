@@ -8,7 +8,7 @@ documents, only ids are read. Dolma's format: github.com/allenai/dolma, docs/dat
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -21,7 +21,6 @@ from beam_pipeline.documents.json_records import Records, begins_array
 from beam_pipeline.documents.parquet import columns_in, id_values, parts_of_rows, rows_at
 from beam_pipeline.documents.reading import read_unit
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.overlap.removal.options import DOLMA, PARQUET
 from beam_pipeline.overlap.removal.rewriting import compressed
 from beam_pipeline.overlap.removal.training_files import (
     Counts,
@@ -134,7 +133,7 @@ def write_parquet(
     file: TrainingFile, documents: DocumentReader, target: str, fields: Fields, attribute_name: str
 ) -> Counts:
     """Writes the rows of ATTRIBUTES_SCHEMA of a training file, with `field_spans` if nested."""
-    counting = _Counting()
+    counts = _no_counts()
     schema = ATTRIBUTES_SCHEMA.append(_FIELD_SPANS) if fields.nested else ATTRIBUTES_SCHEMA
     with create_file(target) as stream, parquet_writer(stream, schema) as writer:
         held: list[pa.Table] = []
@@ -143,14 +142,14 @@ def write_parquet(
             writer.write_table(pa.concat_tables(held).combine_chunks())
             held.clear()
 
-        for described in counting.of(describe(file, documents, fields)):
+        for described in _counted(describe(file, documents, fields), counts):
             held.append(_table(file.file.path, described, schema))
             is_full = sum(map(len, held)) >= _GROUP_ROWS
             if is_full or sum(table.nbytes for table in held) >= _GROUP_BYTES:
                 write()
         if held:
             write()
-    return counting.counts()
+    return counts
 
 
 def _table(path: str, described: Described, schema: pa.Schema) -> pa.Table:
@@ -190,11 +189,11 @@ def write_dolma(
 ) -> Counts:
     """Writes a line of Dolma's attributes per document; ProbelineError for a JSON array."""
     compression = _compression_of_lines(file)
-    counting = _Counting()
+    counts = _no_counts()
     spans = f"{attribute_name}__spans"
     clean = b',"attributes":{%b:[]}}\n' % json_value(spans)
     with create_file(target) as stream, compressed(stream, compression) as write:
-        for described in counting.of(describe(file, documents, fields)):
+        for described in _counted(describe(file, documents, fields), counts):
             lines = [b'{"id":%b%b' % (json_value(value), clean) for value in described.ids]
             found, coverage = described.documents, described.coverage.tolist()
             for index, row in enumerate(found.rows.tolist()):
@@ -206,7 +205,7 @@ def write_dolma(
                 at = row - described.first_row
                 lines[at] = json_line({"id": described.ids[at], "attributes": values})
             write(b"".join(lines))
-    return counting.counts()
+    return counts
 
 
 def _compression_of_lines(file: TrainingFile) -> Compression | None:
@@ -221,51 +220,31 @@ def _compression_of_lines(file: TrainingFile) -> Compression | None:
     return compression
 
 
-class _Counting:
-    """Counts documents in passing."""
-
-    def __init__(self) -> None:
-        self._total = Counter(records_in=0, contaminated=0, spans=0, covered_chars=0)
-        self._by_set: dict[str, Counter[str]] = {}
-
-    def of(self, described: Iterator[Described]) -> Iterator[Described]:
-        """Yields and counts documents."""
-        for each in described:
-            found = each.documents
-            self._total.update(records_in=len(each.ids), contaminated=len(found.rows))
-            if len(found.rows):
-                self._total.update(
-                    spans=len(found.spans.flatten()),
-                    covered_chars=int(found.covered_chars.sum()),
-                )
-                for pair in found.eval_datasets.flatten().value_counts().to_pylist():
-                    counter = self._by_set.setdefault(pair["values"], Counter())
-                    counter["contaminated"] += pair["counts"]
-            yield each
-
-    def counts(self) -> Counts:
-        """Returns the counts."""
-        return Counts(self._total, self._by_set)
+def _no_counts() -> Counts:
+    return Counts(Counter(records_in=0, contaminated=0, spans=0, covered_chars=0), {})
 
 
-class Form(NamedTuple):
-    """A form of attributes: a function from training file names to new names, and a writer."""
+def _counted(described: Iterator[Described], counts: Counts) -> Iterator[Described]:
+    """Yields documents, and adds them to `counts`."""
+    for each in described:
+        found = each.documents
+        counts.total.update(records_in=len(each.ids), contaminated=len(found.rows))
+        if len(found.rows):
+            num_spans, num_chars = len(found.spans.flatten()), int(found.covered_chars.sum())
+            counts.total.update(spans=num_spans, covered_chars=num_chars)
+            for pair in found.eval_datasets.flatten().value_counts().to_pylist():
+                counter = counts.by_set.setdefault(pair["values"], Counter())
+                counter["contaminated"] += pair["counts"]
+        yield each
 
-    name_of: Callable[[str], str]
-    write: Callable[..., Counts]
 
-
-def _parquet_name(name: str) -> str:
+def parquet_name(name: str) -> str:
+    """Returns the name of a training file's attributes in Parquet."""
     return name if name.lower().endswith(".parquet") else f"{name}.parquet"
 
 
-def _dolma_name(name: str) -> str:
+def dolma_name(name: str) -> str:
+    """Returns the name of a training file's attributes for Dolma; UsageError for Parquet."""
     if name.lower().endswith(".parquet"):
         raise UsageError(f"{name}: Dolma reads JSON lines, not Parquet: pass --format=parquet")
     return name
-
-
-FORMS = {
-    PARQUET: Form(_parquet_name, write_parquet),
-    DOLMA: Form(_dolma_name, write_dolma),
-}

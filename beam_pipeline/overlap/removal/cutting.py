@@ -18,9 +18,12 @@ from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.removal.training_files import Counts, DocumentReader, Documents
 
 _TOKENS_AT_A_TIME = 1 << 20
-_OF_DOCUMENTS = (
-    *("contaminated", "changed", "records_removed", "below_min_coverage", "pieces"),
-    *("contaminated_chars", "contaminated_chars_kept", "chars_removed", "mask_chars"),
+_NO_COUNTS: dict[str, int] = dict.fromkeys(
+    (
+        *("contaminated", "changed", "records_removed", "below_min_coverage", "pieces"),
+        *("contaminated_chars", "contaminated_chars_kept", "chars_removed", "mask_chars"),
+    ),
+    0,
 )
 Spans = list[tuple[int, int]]  # [start, end) in code points, ascending
 
@@ -133,8 +136,7 @@ class Changes:
         self._documents, self._cut, self._min_coverage = documents, cut, min_coverage
         self.is_split = cut is not None and cut.mask is None
         self.num_unnamed = 0  # pieces without an id of their own
-        self._total = [0] * len(_OF_DOCUMENTS)
-        self._by_set: dict[str, list[int]] = {}
+        self._counts = Counts(Counter(_NO_COUNTS), {})
 
     def within(self, first_row: int, stop_row: int) -> Documents:
         """Returns the contaminated documents of some rows, as `DocumentReader` does."""
@@ -144,21 +146,23 @@ class Changes:
         """Returns the remaining texts of a record; [] drops it, None keeps it as it is."""
         pieces: list[str] = []
         added = 0
+        found = {**_NO_COUNTS, "contaminated": 1, "contaminated_chars": len(text)}
         is_below = documents.covered_chars[index] < self._min_coverage * len(text)
         if is_below:
-            found = 1, 0, 0, 1, 0, len(text), len(text), 0, 0
+            found |= {"below_min_coverage": 1, "contaminated_chars_kept": len(text)}
         else:
             if self._cut is not None:
                 spans = documents.spans_at(index)
                 pieces = cut_text(text, spans, self._cut)
                 if self._cut.mask and pieces:
                     added = len(self._cut.mask) * len(spans)
-            kept, is_kept = sum(map(len, pieces)) - added, bool(pieces)
-            lost = len(text) - kept
-            found = 1, is_kept, not is_kept, 0, len(pieces), len(text), kept, lost, added
-        _add(self._total, found)
+            kept = sum(map(len, pieces)) - added
+            found |= {"changed" if pieces else "records_removed": 1, "pieces": len(pieces)}
+            found |= {"contaminated_chars_kept": kept, "chars_removed": len(text) - kept}
+            found["mask_chars"] = added
+        self._counts.total.update(found)
         for name in documents.datasets_at(index):
-            _add(self._by_set.setdefault(name, [0] * len(_OF_DOCUMENTS)), found)
+            self._counts.by_set.setdefault(name, Counter()).update(found)
         return None if is_below else pieces
 
     def new_id(self, identifier: Any, number: int, text: str) -> str | int | None:
@@ -169,10 +173,7 @@ class Changes:
 
     def counts(self, num_rows: int, num_chars: int) -> Counts:
         """Returns the counts of a file with these numbers of records and characters of text."""
-        total, *by_set = (
-            Counter(dict(zip(_OF_DOCUMENTS, sums, strict=True)))
-            for sums in (self._total, *self._by_set.values())
-        )
+        total = self._counts.total
         untouched = num_rows - total["contaminated"] + total["below_min_coverage"]
         total.update(
             records_in=num_rows,
@@ -182,9 +183,4 @@ class Changes:
             chars_kept=num_chars - total["chars_removed"],
             unnamed_pieces=self.num_unnamed,
         )
-        return Counts(total, dict(zip(self._by_set, by_set, strict=True)))
-
-
-def _add(sums: list[int], found: tuple[int, ...]) -> None:
-    for at, count in enumerate(found):
-        sums[at] += count
+        return self._counts

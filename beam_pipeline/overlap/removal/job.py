@@ -32,7 +32,7 @@ from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.overlap.ngrams.token_kernels import empty_token
 from beam_pipeline.overlap.ngrams.token_texts import tokens_of
-from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
+from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
 from beam_pipeline.overlap.removal import attributes, rewriting
 from beam_pipeline.overlap.removal.cutting import Cut
 from beam_pipeline.overlap.removal.options import (
@@ -74,36 +74,33 @@ _MAX_SHORT_SHARE = 0.05
 class FileJob:
     """The files to write for the training files, and their writer."""
 
+    options: FileJobOptions
     name: str  # kind of output, for messages
     flag: str  # for the output's folder
-    result_path: str
-    output_path: str
     folder: str  # of the new files, below the output
     manifest: str  # path below the output
     success: str  # path below the output
     # To a path; the counts' `total` has at least `records_in` and `contaminated`.
     write: Callable[[TrainingFile, DocumentReader, str], Counts]
-    facts: dict[str, Any]  # the manifest without the counts
-
-    @property
-    def documents_path(self) -> str:
-        """The table of contaminated documents."""
-        return f"{self.result_path}/{layout.DOCUMENTS}"
+    given: dict[str, Any]  # the options that affect the output, for the manifest
+    fingerprint: str  # of all that affects the output
+    new_name: Callable[[str], str] = str  # of a training file's new file
 
     def path(self, name: str) -> str:
         """Returns a path below the output."""
-        return f"{self.output_path.rstrip('/')}/{name}"
-
-    @property
-    def patterns(self) -> dict[str, str]:
-        """`OutputFiles.patterns` for the manifest and temporary files beside it."""
-        folder, _, manifest = self.manifest.rpartition("/")
-        names = re.escape(manifest), re.escape(self.success.rpartition("/")[2])
-        return {folder: rf"{names[0]}|({'|'.join(names)})\.\d+\.tmp"}
+        return f"{self.options.output_path.rstrip('/')}/{name}"
 
     def done_path(self, name: str = "") -> str:
         """Returns the path of a record of a finished file, or of the folder of these records."""
         return self.path(f"{self.folder}/{_DONE}/{name}".rstrip("/"))
+
+    def output_files(self, resumes: bool) -> OutputFiles:
+        """Returns the job's files in the output; files to resume from are kept."""
+        folder, _, manifest = self.manifest.rpartition("/")
+        names = re.escape(manifest), re.escape(self.success.rpartition("/")[2])
+        patterns = {folder: rf"{names[0]}|({'|'.join(names)})\.\d+\.tmp"}
+        folders = ((), (self.folder,)) if resumes else ((self.folder,), ())
+        return OutputFiles(self.flag, self.name, self.success, patterns, *folders)
 
 
 # --- the two jobs ---------------------------------------------------------------------------------
@@ -124,23 +121,20 @@ def remove(
     summary = read_result(options.result_path)
     check_short_rows(options.removal, summary)
     cut = make_cut(options.removal, options.result_path, summary)
+    fields, least = _fields(summary), options.removal.min_coverage
+    given = values_of(options.removal)
     job = FileJob(
+        options,
         name=_CLEAN_CORPUS,
         flag=flag,
-        result_path=options.result_path,
-        output_path=options.output_path,
         folder="documents",
         manifest=layout.REMOVAL_MANIFEST,
         success=layout.SUCCESS_NAME,
-        write=functools.partial(
-            rewriting.clean_file,
-            fields=_fields(summary),
-            cut=cut,
-            min_coverage=options.removal.min_coverage,
-        ),
-        facts=_facts(options, summary, values_of(options.removal)),
+        write=functools.partial(rewriting.clean_file, fields=fields, cut=cut, min_coverage=least),
+        given=given,
+        fingerprint=_fingerprint(options, summary, given),
     )
-    return _run(job, options, summary, beam_options)
+    return _run(job, summary, beam_options)
 
 
 def check_short_rows(config: RemovalConfig, summary: dict[str, Any]) -> None:
@@ -169,60 +163,51 @@ def check_output(options: RemovalOptions, flag: str) -> None:
             f"{given} holds a finished clean corpus: choose another folder, or pass --overwrite to "
             "replace it"
         )
-    manifest = orjson.loads(read_file(f"{output}/{layout.REMOVAL_MANIFEST}") or b"{}")
-    difference = option_that_differs(manifest, values_of(options.removal))
-    if not exists(f"{options.result_path}/{layout.SUCCESS_NAME}"):  # of a finished one see `remove`
-        difference = difference or result_that_differs(manifest, options.result_path)
-    if difference:
-        raise other_output(_CLEAN_CORPUS, given, difference)
+    is_known = exists(f"{options.result_path}/{layout.SUCCESS_NAME}")  # then see `remove`
+    result = "" if is_known else options.result_path
+    manifest = f"{output}/{layout.REMOVAL_MANIFEST}"
+    if difference := _difference(manifest, values_of(options.removal), result):
+        raise _other_output(_CLEAN_CORPUS, given, difference)
 
 
 def write_attributes(options: AttributeOptions, beam_options: PipelineOptions) -> str | None:
     """Writes the attributes of all documents; otherwise as `remove`."""
     summary = read_result(options.result_path)
-    folder = _attributes_folder(options)
-    form = attributes.FORMS[options.format]
-    if options.format == DOLMA and _fields(summary).nested:
-        text_field = summary["options"]["text_field"]
+    fields, is_dolma = _fields(summary), options.format == DOLMA
+    if is_dolma and fields.nested:
         raise UsageError(
-            f"--format=dolma: Dolma's documents have one text, not --text_field={text_field}: pass "
-            "--format=parquet"
+            "--format=dolma: Dolma's documents have one text, not "
+            f"--text_field={fields.text}: pass --format=parquet"
         )
-    write = functools.partial(
-        form.write, fields=_fields(summary), attribute_name=options.attribute_name
-    )
+    write = attributes.write_dolma if is_dolma else attributes.write_parquet
     given = {name: getattr(options, name) for name in ("format", "attribute_name")}
+    manifest = attributes_manifest(options)
+    folder = manifest.rpartition("/")[0]
     job = FileJob(
+        options,
         name="set of attributes",
         flag="output_path",
-        result_path=options.result_path,
-        output_path=options.output_path,
         folder=folder,
-        manifest=attributes_manifest(options),
+        manifest=manifest,
         success=f"{folder}/{layout.SUCCESS_NAME}",
-        write=write,
-        facts=_facts(options, summary, given),
+        write=functools.partial(write, fields=fields, attribute_name=options.attribute_name),
+        given=given,
+        fingerprint=_fingerprint(options, summary, given),
+        new_name=attributes.dolma_name if is_dolma else attributes.parquet_name,
     )
-    return _run(job, options, summary, beam_options, form.name_of)
-
-
-def _attributes_folder(options: AttributeOptions) -> str:
-    return f"attributes/{options.attribute_name}"
+    return _run(job, summary, beam_options)
 
 
 def attributes_manifest(options: AttributeOptions) -> str:
     """Returns the path of the attributes' manifest below their output."""
-    return f"{_attributes_folder(options)}/_manifest.json"
+    return f"attributes/{options.attribute_name}/_manifest.json"
 
 
 def _fields(summary: dict[str, Any]) -> Fields:
     return training_fields(summary["options"]["text_field"], summary["options"]["id_field"])
 
 
-def _facts(
-    options: FileJobOptions, summary: dict[str, Any], given: dict[str, Any]
-) -> dict[str, Any]:
-    """Returns the options for the manifest, and a fingerprint of all that affects the output."""
+def _fingerprint(options: FileJobOptions, summary: dict[str, Any], given: dict[str, Any]) -> str:
     names = (layout.DOCUMENTS, layout.TRAIN_FILES)
     content = {
         "version": __version__,
@@ -231,8 +216,7 @@ def _facts(
         "read": [summary["options"][name] for name in ("tokenizer", "text_field", "id_field")],
     }
     packed = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
-    fingerprint = hashlib.blake2b(packed, digest_size=8).hexdigest()
-    return {"fingerprint": fingerprint, "options": given}
+    return hashlib.blake2b(packed, digest_size=8).hexdigest()
 
 
 def make_cut(config: RemovalConfig, result_path: str, summary: dict[str, Any]) -> Cut | None:
@@ -247,50 +231,40 @@ def make_cut(config: RemovalConfig, result_path: str, summary: dict[str, Any]) -
     if config.remove == "split":
         limits = config.margin_chars, config.min_piece_chars, config.max_pieces
         return Cut(tokenizer, None, *limits)
-    _check_mask(config.mask_token, tokenizer, result_path)
-    return Cut(tokenizer, config.mask_token)
-
-
-def _check_mask(mask: str, tokenizer: Tokenizer, result_path: str) -> None:
-    given = f"--mask_token={mask}"
-    hashes = tokens_of(mask, tokenizer).hashes
+    hashes = tokens_of(config.mask_token, tokenizer).hashes
     if not len(hashes) or empty_token() in hashes:
-        raise UsageError(f"{given} must be a word without token separators at its ends")
-    if np.isin(hashes, read_eval_tokens(f"{result_path}/{layout.EVAL_TOKENS}")).any():
-        raise UsageError(
-            f"{given} has a token of an evaluation row, so a masked text could share it "
-            "again: choose another word"
+        problem = "must be a word without token separators at its ends"
+    elif np.isin(hashes, read_eval_tokens(f"{result_path}/{layout.EVAL_TOKENS}")).any():
+        problem = (
+            "has a token of an evaluation row, so a masked text could share it again: choose "
+            "another word"
         )
+    else:
+        return Cut(tokenizer, config.mask_token)
+    raise UsageError(f"--mask_token={config.mask_token} {problem}")
 
 
 # --- running --------------------------------------------------------------------------------------
 
 
-def _run(
-    job: FileJob,
-    options: FileJobOptions,
-    summary: dict[str, Any],
-    beam_options: PipelineOptions,
-    new_name: Callable[[str], str] = str,
-) -> str | None:
+def _run(job: FileJob, summary: dict[str, Any], beam_options: PipelineOptions) -> str | None:
     """Writes the files and returns the output's folder, or None if only a template was written."""
-    paths = [("result_path", job.result_path), (job.flag, job.output_path)]
+    options = job.options
+    paths = [("result_path", options.result_path), (job.flag, options.output_path)]
     dataflow_job = frame.check_runner(beam_options, paths)
     is_finished = exists(job.path(job.success))
     if is_finished and options.skip_existing and not options.overwrite:
         _check_same(job)
-        return job.output_path
+        return options.output_path
     files = plan_files(
-        *(options.result_path, summary["options"], job.path(job.folder), new_name),
+        *(options.result_path, summary["options"], job.path(job.folder), job.new_name),
         input_path=options.input_path,
     )
     _refuse_foreign(job)
-    begun = job.done_path(f"{job.facts['fingerprint']}.begun")
-    resumes = options.skip_existing and not is_finished and exists(begun)
-    folders = ((), (job.folder,)) if resumes else ((job.folder,), ())
+    begun = job.done_path(f"{job.fingerprint}.begun")
     spec = JobSpec(
-        output=job.output_path,
-        files=OutputFiles(job.flag, job.name, job.success, job.patterns, *folders),
+        output=options.output_path,
+        files=job.output_files(options.skip_existing and not is_finished and exists(begun)),
         inputs=[file.file.path for file in files],
         num_units=len(files),
         dataflow_job=dataflow_job,
@@ -301,39 +275,36 @@ def _run(
         run.write(begun, b"")
         return build(pipeline, run, job, files)
 
-    return job.output_path if frame.run(spec, build_job, beam_options) else None
+    return options.output_path if frame.run(spec, build_job, beam_options) else None
 
 
 def _check_same(job: FileJob) -> None:
     """Raises UsageError unless a finished output is that of the job."""
-    manifest = orjson.loads(read_file(job.path(job.manifest)) or b"{}")
-    if manifest.get("fingerprint") != job.facts["fingerprint"]:
-        difference = option_that_differs(manifest, job.facts["options"]) or (
-            result_that_differs(manifest, job.result_path) or f"{job.result_path} has changed since"
-        )
-        raise other_output(job.name, f"--{job.flag}={job.output_path}", difference)
+    path, result = job.path(job.manifest), job.options.result_path
+    if _read_manifest(path).get("fingerprint") != job.fingerprint:
+        difference = _difference(path, job.given, result) or f"{result} has changed since"
+        raise _other_output(job.name, f"--{job.flag}={job.options.output_path}", difference)
 
 
-def option_that_differs(manifest: dict[str, Any], options: dict[str, Any]) -> str | None:
-    """Describes the first option, or else the version, that differs from a manifest's."""
-    before = manifest.get("options", {})
-    for name, value in options.items():
+def _difference(manifest_path: str, given: dict[str, Any], result_path: str) -> str | None:
+    """Describes the first option, or the version or result path if any, that a manifest lacks."""
+
+    def facts(options: dict[str, Any], version: str | None, result: str) -> dict[str, Any]:
+        flags = {f"--{name}": value for name, value in options.items()}
+        result = os.path.normpath(result)
+        return {**flags, "the version of Probeline": version, "--result_path": result}
+
+    manifest = _read_manifest(manifest_path)
+    result_before = manifest.get("result_path", "")
+    before = facts(manifest.get("options", {}), manifest.get("version"), result_before)
+    now = facts(given, __version__, result_path or result_before)
+    for name, value in now.items():
         if before.get(name) != value:
-            return f"--{name} was {before.get(name)} and is {value}"
-    if (version := manifest.get("version")) != __version__:
-        return f"the version of Probeline was {version} and is {__version__}"
+            return f"{name} was {before.get(name)} and is {value}"
     return None
 
 
-def result_that_differs(manifest: dict[str, Any], result_path: str) -> str | None:
-    """Describes the result of a manifest if it was in a different folder."""
-    before = manifest.get("result_path", "an unknown result")
-    is_same = os.path.normpath(before) == os.path.normpath(result_path)
-    return None if is_same else f"it was made from {before}, not from {result_path}"
-
-
-def other_output(name: str, given: str, difference: str) -> UsageError:
-    """Returns the error for a finished output that differs from the one to be written."""
+def _other_output(name: str, given: str, difference: str) -> UsageError:
     return UsageError(
         f"--skip_existing: {given} holds a different {name}: {difference}; choose another folder, "
         "or pass --overwrite to replace it"
@@ -349,8 +320,8 @@ def _refuse_foreign(job: FileJob) -> None:
         has_files = any(names for *_, names in os.walk(folder))
     if has_files and not any(exists(job.path(mark)) or is_folder(job.path(mark)) for mark in marks):
         raise UsageError(
-            f"--{job.flag}={job.output_path} has a folder {job.folder} that Probeline did not "
-            "create: choose another folder"
+            f"--{job.flag}={job.options.output_path} has a folder {job.folder} that Probeline did "
+            "not create: choose another folder"
         )
 
 
@@ -386,7 +357,7 @@ def write_file(job: FileJob, file: TrainingFile, run: JobRun) -> WrittenFile:
     done_path = job.done_path(f"{file.number:06d}.json")
     if (counts := _read_done(done_path, file)) is not None:
         return WrittenFile(file.number, file.file.path, counts)
-    documents = DocumentReader(job.documents_path, file)
+    documents = DocumentReader(f"{job.options.result_path}/{layout.DOCUMENTS}", file)
     temporary = unique_path(run.folder, "new")
     with unchanged(file.file, "the overlap job"):
         counts = job.write(file, documents, temporary)
@@ -424,8 +395,9 @@ def finish(run: JobRun, job: FileJob, written: Iterable[WrittenFile]) -> None:
             by_set.setdefault(name, Counter()).update(counts)
     manifest = {
         "version": __version__,
-        "result_path": job.result_path,
-        **job.facts,
+        "result_path": job.options.result_path,
+        "fingerprint": job.fingerprint,
+        "options": job.given,
         "counts": total,
         "by_evaluation_set": dict(sorted(by_set.items())),
         "files": [_counts_of(file) for file in files],
@@ -470,3 +442,7 @@ def _read_counts(path: str) -> dict[str, Any]:
     if (data := read_file(path)) is None:
         raise ProbelineError(f"{path} was removed while the job ran: run the command again")
     return orjson.loads(data)["counts"]
+
+
+def _read_manifest(path: str) -> dict[str, Any]:
+    return orjson.loads(read_file(path) or b"{}")

@@ -140,7 +140,7 @@ def test_different_result(result: Path, tmp_path: Path, capsys: pytest.CaptureFi
         capsys.readouterr()
         assert remove([f"--result_path={tmp_path}/{name}", *flags, "--skip_existing"]) == 2
         said = capsys.readouterr().err
-        moved = f"it was made from {tmp_path}/one, not from {tmp_path}/other;"
+        moved = f"--result_path was {tmp_path}/one and is {tmp_path}/other;"
         rewritten = f"{tmp_path}/one has changed since;"
         assert (rewritten if name == "one" else moved) in said
 
@@ -169,7 +169,7 @@ def test_one_run_finds_and_removes(
     assert "corpus: --max_pieces was 10 and is 3; choose" in capsys.readouterr().err
     other = f"--output_path={tmp_path}/other"
     assert find_and_remove(result.parent, tmp_path, "--skip_existing", other) == 2
-    assert f"it was made from {tmp_path}/result, not from {tmp_path}/o" in capsys.readouterr().err
+    assert f"--result_path was {tmp_path}/result and is {tmp_path}/other" in capsys.readouterr().err
     assert not (tmp_path / "other").exists() and not (tmp_path / "result/.SUCCESS").exists()
     assert find_and_remove(result.parent, tmp_path, "--template_location=gs://b/t") == 2
     assert "which a template does not start" in capsys.readouterr().err
