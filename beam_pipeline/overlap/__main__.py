@@ -16,7 +16,6 @@ wait for a job on Dataflow, was interrupted.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -33,12 +32,11 @@ __all__ = ["main", "make_parser"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
 
     def run_job(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
         from beam_pipeline.overlap import run
 
-        return run.run(config, beam_options, f"{make_parser().prog} {shlex.join(arguments)}")
+        return run.run(config, beam_options)
 
     return program.run_program(argv, parse, run_job, _print_summary, "result")
 

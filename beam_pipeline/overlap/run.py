@@ -13,13 +13,10 @@ from beam_pipeline.overlap.removal import job
 from beam_pipeline.overlap.removal.options import RemovalOptions
 
 
-def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -> str | None:
+def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
     """Runs the job, then the removal; returns the path of the results.
 
     Returns None if the options ask for a template, as a Flex Template's launcher does.
-
-    Args:
-      command: the shell command of the run; "" for a run from Python.
 
     Raises:
       UsageError, ProbelineError: as `launch.run` and `job.remove`. A finished result is kept.
@@ -32,7 +29,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
                 f"start: run {program('remove', 'beam_pipeline.overlap.remove')} on its result"
             )
         job.check_output(removal, "remove_output")
-    output = launch.run(config, beam_options, command)
+    output = launch.run(config, beam_options)
     if output is not None and removal is not None:
         job.remove(removal, beam_options, "remove_output")
     return output

@@ -1,5 +1,7 @@
 """The steps after the scan: match files become the files of the output.
 
+files of --drop_ngrams, index shards → a file of KEYS, also of n-grams of many evaluation rows
+ScannedUnit → SHARED_COUNTS by bucket of n-grams → BucketBoilerplate → a file of all KEYS
 ScannedUnit → PackedCounts by bucket of evaluation rows → files of each bucket
             → UnitSize → space check → max details of each work unit
 ScannedUnit → files of each work unit → joined files of a group of training files
@@ -8,7 +10,7 @@ all of these → the output, `.SUCCESS` last
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from apache_beam.pvalue import TaggedOutput
@@ -17,23 +19,39 @@ from beam_pipeline.dataset.dead_letters import DeadLetter, explain_letters
 from beam_pipeline.documents.files import InputFile
 from beam_pipeline.documents.reading import fields_of
 from beam_pipeline.errors import ProbelineError, printable
-from beam_pipeline.jobs.monitoring import counter
+from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.jobs.output_folder import JobRun
-from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filter_at
-from beam_pipeline.overlap.job.config import Preset
-from beam_pipeline.overlap.job.manifest import RunSummary, read_summary
+from beam_pipeline.overlap.job.config import DeconConfig, Preset
+from beam_pipeline.overlap.job.manifest import read_summary
 from beam_pipeline.overlap.job.preparing import Prepared, freeing_step, summarize
 from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
 from beam_pipeline.overlap.report.contents import Report, write_contents
-from beam_pipeline.overlap.results.boilerplate import bare_rows, boilerplate_of
+from beam_pipeline.overlap.results.boilerplate import (
+    bare_rows,
+    boilerplate_of,
+    bucket_of,
+    common_ngrams,
+    find_boilerplate,
+    find_ngrams,
+    read_boilerplate,
+    read_keys,
+    read_ngrams,
+    write_boilerplate_lines,
+    write_keys,
+)
 from beam_pipeline.overlap.results.contaminated import write_eval_tokens
 from beam_pipeline.overlap.results.counts import (
+    SHARED_COUNTS,
     PackedCounts,
     UnitSize,
     add_counts,
+    add_shared,
     add_sizes,
+    count_shared,
     measure_unit,
+    pack,
     pack_counts,
+    unpack,
 )
 from beam_pipeline.overlap.results.details import (
     COMPACT,
@@ -44,7 +62,7 @@ from beam_pipeline.overlap.results.details import (
 )
 from beam_pipeline.overlap.results.expansion import PAIRS, ExpandedUnit, expand_unit
 from beam_pipeline.overlap.results.layout import EVAL_TOKENS, REPORT, SUMMARY, WORK_FOLDER
-from beam_pipeline.overlap.results.match_files import ScannedUnit, letters_path
+from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, letters_path
 from beam_pipeline.overlap.results.outputs import (
     FileGroup,
     OutputOptions,
@@ -59,10 +77,11 @@ from beam_pipeline.overlap.results.verdicts import RowVerdicts, left_out
 from beam_pipeline.report.tables import bytes_text
 from beam_pipeline.storage.files import free_bytes, remove_folder, unique_path
 from beam_pipeline.storage.many_files import moves_to_folder
-from beam_pipeline.storage.matching import match
+from beam_pipeline.storage.matching import FileVersion, match
 from beam_pipeline.storage.parquet import read_row_groups
 
 _LETTERS = "letters:"
+_MIN_DOCUMENTS = 1000  # fewer may be copies of one leak
 SIZES = "sizes"  # an output of count_ngrams
 _TRAIN_COUNTS = (
     *("train_rows", "train_texts", "train_without_text", "train_text_bytes", "train_ngrams"),
@@ -72,6 +91,83 @@ Sizes = Iterable[tuple[ScannedUnit, UnitSize]]
 # In overlap_matches and overlap_instances, before compression.
 _MATCH_BYTES, _PLACE_BYTES, _PAIR_BYTES = 52, 8, 32
 _COPIES = 3  # per work unit, per group of training files, in the output
+
+
+# --- boilerplate ------------------------------------------------------------------------------
+
+
+class BucketBoilerplate(NamedTuple):
+    """The boilerplate of a bucket of n-grams."""
+
+    shared: np.ndarray  # SHARED_COUNTS
+    lines_path: str
+
+
+def filter_at(boilerplate_path: str | None) -> Keep | None:
+    """Returns the filter of a file of keys, or None if everything counts."""
+    return None if boilerplate_path is None else read_boilerplate(boilerplate_path)
+
+
+def find_dropped(
+    files: Sequence[FileVersion],
+    run: JobRun,
+    prepared: Prepared,
+    config: DeconConfig,
+    train_counts: Mapping[str, Any],
+) -> str:
+    """Writes the n-grams that --drop_ngrams lists or many evaluation rows have; returns the path.
+
+    `train_counts` only delays this step until after the scan, which waits for the index.
+    """
+    with logged("Read dropped n-grams"):
+        path, shards = run.below("boilerplate/dropped"), range(prepared.num_index_shards)
+        indexes = [prepared.open_index(shard) for shard in shards]
+        ngrams = (ngram for file in files for ngram in read_ngrams(file))
+        postings = prepared.evaluation().postings
+        found = [find_ngrams(ngrams, indexes, postings)]
+        if most := config.rules_of_preset.max_eval_rows:
+            found.append(common_ngrams(indexes, postings, most))
+        write_keys(path, run.folder, found)
+    return path
+
+
+def count_documents(scanned: ScannedUnit) -> Iterator[tuple[int, bytes]]:
+    """Yields the packed SHARED_COUNTS of a work unit by bucket of n-grams."""
+    with logged("Count documents", path=scanned.unit.path):
+        counts = count_shared(scanned.paths)
+    buckets, starts = np.unique(bucket_of(counts), return_index=True)
+    for bucket, of_bucket in zip(buckets.tolist(), np.split(counts, starts[1:]), strict=False):
+        yield bucket, pack(of_bucket)
+
+
+def list_boilerplate(
+    keyed: tuple[int, Iterable[bytes]],
+    run: JobRun,
+    prepared: Prepared,
+    dropped_path: str,
+    config: DeconConfig,
+    train_counts: Mapping[str, Any],
+) -> BucketBoilerplate:
+    """Returns the boilerplate of a bucket, after writing its lines to a file."""
+    bucket, packed = keyed
+    shared = add_shared(unpack(each, SHARED_COUNTS) for each in packed)
+    most, share = config.max_document_frequency, config.rules_of_preset.max_document_share
+    if share and not most:
+        most = max(_MIN_DOCUMENTS, int(train_counts["train_texts"] * share))
+    found = find_boilerplate(shared, most, read_keys(dropped_path))
+    path = run.below(f"boilerplate/{bucket:016d}.jsonl")
+    write_boilerplate_lines(path, run.folder, found, prepared.evaluation().postings)
+    return BucketBoilerplate(found, path)
+
+
+def gather_boilerplate(
+    _: bytes, run: JobRun, dropped_path: str, found: Iterable[BucketBoilerplate]
+) -> str:
+    """Writes the keys of all boilerplate and dropped n-grams to one file; returns its path."""
+    path = run.below("boilerplate/keys")
+    parts = [read_keys(dropped_path), *(bucket.shared for bucket in found)]
+    write_keys(path, run.folder, parts)
+    return path
 
 
 # --- evaluation rows ----------------------------------------------------------------------------
@@ -120,56 +216,41 @@ def write_evaluation_rows(
 
 
 def set_quotas(
-    _: bytes, output: str, details: DetailsOptions, command: str, sizes: Sizes
+    _: bytes, output: str, details: DetailsOptions, sizes: Sizes
 ) -> Iterator[tuple[str, int | None]]:
     """Yields the max details of each work unit by its name; checks as `check_room`."""
     ordered = sorted(sizes, key=lambda sized: sized[0].order)
-    check_room([size for _, size in ordered], output, details, command)
+    check_room([size for _, size in ordered], output, details)
     names = [scanned.name for scanned, _ in ordered]
     num_kept = [size.details.num_kept for _, size in ordered]
     yield from zip(names, quotas(num_kept, details.max_total), strict=True)
 
 
-def matches_bytes(matches: UnitSize) -> int:
-    """Returns the max size in bytes of the files of matches, with their temporary copies."""
-    num_bytes = matches.num_matches * _MATCH_BYTES + matches.num_places * _PLACE_BYTES
-    return _COPIES * (num_bytes + matches.num_pairs * _PAIR_BYTES)
-
-
-def check_room(
-    sizes: Sequence[UnitSize], output: str, details: DetailsOptions, command: str = ""
-) -> None:
-    """Raises ProbelineError if the uncompressed results exceed their limit or the free space.
-
-    The message names options as in `command`; "" is a run from Python.
-    """
+def check_room(sizes: Sequence[UnitSize], output: str, details: DetailsOptions) -> None:
+    """Raises ProbelineError if the uncompressed results exceed their limit or the free space."""
     matches = add_sizes(sizes)
-    of_matches = matches_bytes(matches)
+    of_matches = matches.num_matches * _MATCH_BYTES + matches.num_places * _PLACE_BYTES
+    of_matches = _COPIES * (of_matches + matches.num_pairs * _PAIR_BYTES)
     num_records, num_bytes = _details([size.details for size in sizes], details.max_total)
-    limits = {f"--max_details_gb={details.max_gb}": details.max_gb * 10**9}
+    name, limit = f"--max_details_gb={details.max_gb}", details.max_gb * 10**9
     if (free := free_bytes(output)) is not None:
-        name = f"the {bytes_text(free)} free there"
         if of_matches > free:
             raise ProbelineError(
                 f"overlap_matches in {output} would have {matches.num_matches:,} "
                 f"records, which with their temporary copies take {bytes_text(of_matches)} before "
-                f"compression, more than {name}; the scan is kept: make room, then "
-                f"{_resume_command(command)}"
+                f"compression, more than the {bytes_text(free)} free there; the scan is kept: make "
+                "room, then go on with --skip_existing"
             )
-        limits[f"{name} less {bytes_text(of_matches)} for overlap_matches"] = free - of_matches
-    name, limit = min(limits.items(), key=lambda item: item[1])
+        if free - of_matches < limit:
+            name = f"the {bytes_text(free)} free there less {bytes_text(of_matches)} for matches"
+            limit = free - of_matches
     if num_bytes > limit:
-        ways = {
-            "max_details_per_pair": 1,
-            "max_details": max(1, num_records * limit // (2 * num_bytes)),
-            "max_details_gb": -(-num_bytes // 10**9),
-        }
-        pair, count, size = (_option(command, name, value) for name, value in ways.items())
         raise ProbelineError(
             f"overlap_details in {output} would have {num_records:,} records of "
-            f"{bytes_text(num_bytes)} before compression, more than {name}; the scan is kept: "
-            f"choose {pair}, {count} or, with room for it, {size}, or "
-            f"{_resume_command(command, NONE if details.mode == COMPACT else COMPACT)}"
+            f"{bytes_text(num_bytes)} before compression, more than {name}; the scan is kept: go "
+            f"on with --skip_existing and --details={NONE if details.mode == COMPACT else COMPACT}"
+            ", --max_details_per_pair=1, a lower --max_details or, with room for it, "
+            f"--max_details_gb={-(-num_bytes // 10**9)}"
         )
 
 
@@ -182,22 +263,6 @@ def _details(sizes: Sequence[DetailsSize], max_details: int | None) -> tuple[int
         num_records += count
         num_bytes += min(size.num_kept_bytes, count * size.max_bytes) + size.num_text_bytes
     return num_records, num_bytes
-
-
-def _option(command: str, name: str, value: Any) -> str:
-    """Returns an option as written in a shell or, without a command, in Python."""
-    if not command:
-        return f"{name}={value!r}"
-    return f"--{name}" if value is True else f"--{name}={value}"
-
-
-def _resume_command(command: str, details: str | None = None) -> str:
-    """Describes how to resume after the scan, in a shell or in Python."""
-    options = {"skip_existing": True} | ({"details": details} if details else {})
-    given = [_option(command, name, value) for name, value in options.items()]
-    if command:
-        return f"go on with {' '.join([command, *given])}"
-    return f"run it again with {' and '.join(given)}"
 
 
 # --- work units ---------------------------------------------------------------------------------
@@ -255,7 +320,7 @@ def add_scanned(counters: Iterable[Counter[str]]) -> Counter[str]:
 def check_scan(
     total: Counter[str],
     run: JobRun,
-    summary: RunSummary,
+    summary: dict[str, Any],
     text_field: str,
     first_file: InputFile,
     prepared: Prepared,
@@ -271,7 +336,7 @@ def check_scan(
     }
     if not total["train_texts"]:
         raise ProbelineError(
-            f"none of {total['train_rows']} records of {summary.num_train_files} training files "
+            f"none of {total['train_rows']} records of {summary['num_train_files']} training files "
             f"has a text in the field {text_field!r}: "
             + "; ".join(_why_without_texts(total, letters, first_file, prepared))
         )
@@ -301,7 +366,7 @@ def _why_without_texts(
 
 def write_results(
     run: JobRun,
-    summary: RunSummary,
+    summary: dict[str, Any],
     options: OutputOptions,
     prepared: Prepared,
     train_counts: Mapping[str, Any],
@@ -327,7 +392,7 @@ def write_results(
     with freeing_step("Finish", output=run.output):
         folder = unique_path(temp_folder, "output")
         names = write_outputs(folder, temp_folder, rows, results)
-        tokenizer = tokenizer_named(summary.tokenizer)
+        tokenizer = tokenizer_named(summary["tokenizer"])
         write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), tokenizer)
         report = write_contents(folder, temp_folder, options.lengths)
         names += [EVAL_TOKENS, REPORT]

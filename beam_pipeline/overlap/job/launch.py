@@ -31,11 +31,8 @@ from beam_pipeline.overlap.results.layout import PATTERNS, SUCCESS_NAME, WORK_FO
 from beam_pipeline.storage.files import exists
 
 
-def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -> str | None:
+def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
     """Runs the job and returns the path of its results, or None if it only wrote a template.
-
-    Args:
-      command: the shell command of the run; "" for a run from Python.
 
     Raises:
       UsageError: with skip_existing, the output holds the result of another run.
@@ -79,7 +76,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
 
     def build(pipeline: beam.Pipeline, job_run: JobRun) -> Commit:
         manifest.write_input_files(config.output_path, job_run.folder, files)
-        return overlap_pipeline.build(pipeline, config, inputs, job_run, command)
+        return overlap_pipeline.build(pipeline, config, inputs, job_run)
 
     return config.output_path if frame.run(spec, build, beam_options) else None
 

@@ -177,44 +177,33 @@ def _portable(files: Sequence[ListedFile]) -> list[tuple[Any, ...]]:
 # --- progress_summary.json ------------------------------------------------------------------------
 
 
-class RunSummary(NamedTuple):
-    """The contents of progress_summary.json, in its order."""
-
-    stage: str
-    num_eval_files: int
-    num_train_files: int
-    num_shards: int  # of the index
-    max_parallelism: int
-    ngram_lengths: Sequence[int]
-    tokenizer: str
-    fingerprint: str
-    started_at: str  # the launcher's time, so that all attempts write the same
-    options: Mapping[str, Any]
-    versions: Mapping[str, str]
-    counts: Mapping[str, Any]
-    warnings: Sequence[str]
-    outputs: Sequence[str]
-
-    @classmethod
-    def at_launch(
-        cls,
-        config: DeconConfig,
-        num_eval_files: int,
-        num_train_files: int,
-        warnings: Sequence[str] = (),
-    ):
-        """Returns what is known before the first stage."""
-        return cls(
-            *("", num_eval_files, num_train_files, 0, config.processes, config.lengths),
-            *(config.tokenizer, "", start_time(), options_of(config), {}, {}, warnings, ()),
-        )
+def summary_at_launch(
+    config: DeconConfig, num_eval_files: int, num_train_files: int, warnings: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Returns the contents of progress_summary.json before the first stage, in their order."""
+    return {
+        "stage": "",
+        "num_eval_files": num_eval_files,
+        "num_train_files": num_train_files,
+        "num_shards": 0,  # of the index
+        "max_parallelism": config.processes,
+        "ngram_lengths": config.lengths,
+        "tokenizer": config.tokenizer,
+        "fingerprint": "",
+        "started_at": start_time(),  # the launcher's time, so that all attempts write the same
+        "options": options_of(config),
+        "versions": {},
+        "counts": {},
+        "warnings": warnings,
+        "outputs": (),
+    }
 
 
-def write_summary(output: str, temp_folder: str, summary: RunSummary) -> None:
+def write_summary(output: str, temp_folder: str, summary: dict[str, Any]) -> None:
     """Writes progress_summary.json, replacing that of the previous stage."""
     path = FileSystems.join(output, SUMMARY)
     with atomic_write(path, temp_folder) as stream:
-        stream.write(manifest_bytes(summary._asdict()))
+        stream.write(manifest_bytes(summary))
 
 
 def read_summary(output: str) -> dict[str, Any]:

@@ -18,11 +18,10 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.frame import Commit
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.evaluation import EvaluationFile, match_evaluation
-from beam_pipeline.overlap.job import boilerplate_steps, gathering
+from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig
-from beam_pipeline.overlap.job.manifest import RunSummary, options_of_matches
+from beam_pipeline.overlap.job.manifest import summary_at_launch
 from beam_pipeline.overlap.job.preparing import (
-    EvaluationOptions,
     Prepared,
     build_index_shard,
     read_evaluation_sets,
@@ -71,22 +70,20 @@ def find_inputs(config: DeconConfig) -> Inputs:
     return Inputs(training, evaluation, dropped, tuple(warnings))
 
 
-def build(
-    pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun, command: str = ""
-) -> Commit:
-    """Adds the job to a pipeline; returns its last step. `command` is "" for a run from Python."""
+def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun) -> Commit:
+    """Adds the job to a pipeline; returns its last step."""
     num_eval_files = len({each.file for each in inputs.evaluation})
     num_files = len(inputs.training)
-    summary = RunSummary.at_launch(config, num_eval_files, num_files, inputs.warnings)
-    options, output_options = evaluation_options(config), _output_options(config)
+    summary = summary_at_launch(config, num_eval_files, num_files, inputs.warnings)
+    output_options = _output_options(config)
     details = output_options.details
     prepared: Any = AsSingleton(
         pipeline
         | "Evaluation files" >> beam.Create([inputs.evaluation])
-        | "Read evaluation sets" >> beam.Map(read_evaluation_sets, run, options, summary)
+        | "Read evaluation sets" >> beam.Map(read_evaluation_sets, run, config, summary)
     )
     fields = training_fields(config.text_field, config.id_field)
-    scanned: Any = _scan(pipeline, inputs.training, fields, run, options, prepared)
+    scanned: Any = _scan(pipeline, inputs.training, fields, run, config, prepared)
     totals: Any = AsSingleton(
         scanned
         | "Count" >> beam.MapTuple(lambda _, unit: gathering.count_scanned(unit))
@@ -98,14 +95,13 @@ def build(
     keep: dict[str, Any] = {}
     boilerplate = None
     if config.has_boilerplate:
-        limits = _boilerplate_options(config)
         dropped: Any = AsSingleton(
             pipeline
             | "Files of n-grams" >> beam.Create([inputs.dropped])
             | "Read dropped n-grams"
-            >> beam.Map(boilerplate_steps.find_dropped, run, prepared, limits, totals)
+            >> beam.Map(gathering.find_dropped, run, prepared, config, totals)
         )
-        found, path = _find_boilerplate(units, run, prepared, dropped, limits, totals)
+        found, path = _find_boilerplate(units, run, prepared, dropped, config, totals)
         keep["boilerplate_path"], boilerplate = AsSingleton(path), AsList(found)
     # Counts are summed as they arrive, after the shuffle. A CombinePerKey would first sum those of
     # a bundle, but Beam then holds the sums of all buckets until the bundle ends.
@@ -115,8 +111,7 @@ def build(
     quotas: Any = AsDict(
         pipeline
         | "Begin quotas" >> beam.Impulse()
-        | "Set quotas"
-        >> beam.FlatMap(gathering.set_quotas, run.output, details, command, AsList(sizes))
+        | "Set quotas" >> beam.FlatMap(gathering.set_quotas, run.output, details, AsList(sizes))
     )
     buckets: Any = (
         counts
@@ -142,21 +137,6 @@ def build(
     return Commit("Finish", write, sides, tidy=partial(gathering.tidy_up, run))
 
 
-def evaluation_options(config: DeconConfig) -> EvaluationOptions:
-    """Returns what the steps of the evaluation side need of the options."""
-    return EvaluationOptions(
-        training_fields(config.text_field, config.eval_id)._replace(lm_eval=config.is_lm_eval),
-        config.limit_test_instances,
-        config.tokenizer,
-        config.lengths,
-        config.degenerate == "skip",
-        config.min_tokens,
-        config.num_shards,
-        config.index_memory_mb << 20,
-        options_of_matches(config),
-    )
-
-
 def _output_options(config: DeconConfig) -> OutputOptions:
     caps = config.max_details_per_pair, config.max_details  # negative: unlimited
     per_pair, in_all = (None if cap < 0 else cap for cap in caps)
@@ -170,19 +150,12 @@ def _output_options(config: DeconConfig) -> OutputOptions:
     )
 
 
-def _boilerplate_options(config: DeconConfig) -> boilerplate_steps.BoilerplateOptions:
-    preset = config.rules_of_preset
-    return boilerplate_steps.BoilerplateOptions(
-        config.max_document_frequency, preset.max_document_share, preset.max_eval_rows
-    )
-
-
 def _scan(
     pipeline: beam.Pipeline,
     files: list[InputFile],
     fields: Fields,
     run: JobRun,
-    options: EvaluationOptions,
+    config: DeconConfig,
     prepared: Any,
 ) -> Any:
     """Returns (path, ScannedUnit) of all work units."""
@@ -194,7 +167,7 @@ def _scan(
         ).with_output_types(tuple[int, Any])
         | "Spread index shards" >> beam.GroupByKey()
         | "Build the index"
-        >> beam.Map(lambda keyed, side: build_index_shard(keyed[0], run, options, side), prepared)
+        >> beam.Map(lambda keyed, side: build_index_shard(keyed[0], run, config, side), prepared)
     )
     num_bytes = sum(file.num_bytes for file in files)
 
@@ -203,7 +176,7 @@ def _scan(
         for file in keyed[1]:
             yield from plan_work_units(keyed[0], file, fields.text, num_groups)
 
-    scan = Scan(run, fields, options.tokenizer)
+    scan = Scan(run, fields, config.tokenizer)
     return (
         pipeline
         | "Training files" >> beam.Create(list(enumerate(files)), reshuffle=False)
@@ -234,22 +207,22 @@ def _find_boilerplate(
     run: JobRun,
     prepared: Any,
     dropped: Any,
-    limits: boilerplate_steps.BoilerplateOptions,
+    config: DeconConfig,
     totals: Any,
 ) -> tuple[Any, Any]:
     """Returns the BucketBoilerplate of each bucket, and the path of the file of all keys."""
-    listed = run, prepared, dropped, limits, totals
+    listed = run, prepared, dropped, config, totals
     found: Any = (
         units
         | "Count documents"
-        >> beam.FlatMap(boilerplate_steps.count_documents).with_output_types(tuple[int, bytes])
+        >> beam.FlatMap(gathering.count_documents).with_output_types(tuple[int, bytes])
         | "Group by n-gram" >> beam.GroupByKey()
-        | "Find boilerplate" >> beam.Map(boilerplate_steps.list_boilerplate, *listed)
+        | "Find boilerplate" >> beam.Map(gathering.list_boilerplate, *listed)
     )
     path = (
         units.pipeline
         | "Begin to gather" >> beam.Impulse()
         | "Gather boilerplate"
-        >> beam.Map(boilerplate_steps.gather_boilerplate, run, dropped, AsList(found))
+        >> beam.Map(gathering.gather_boilerplate, run, dropped, AsList(found))
     )
     return found, path

@@ -18,7 +18,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
-from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.fields import training_fields
 from beam_pipeline.documents.files import WorkUnit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import logged
@@ -30,7 +30,8 @@ from beam_pipeline.overlap.evaluation import (
     fingerprint_rows,
     write_rows,
 )
-from beam_pipeline.overlap.job.manifest import RunSummary, versions_of, write_summary
+from beam_pipeline.overlap.job.config import DeconConfig
+from beam_pipeline.overlap.job.manifest import options_of_matches, versions_of, write_summary
 from beam_pipeline.overlap.ngrams.arrays import hand_pages_back
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
@@ -70,20 +71,6 @@ MAX_PASSES = 16
 _ROWS_NAME, _TOKENS_NAME = "evaluation.arrow", "evaluation_tokens.arrow"
 _MIN_LONG_TOKEN_ROWS = 16  # for a warning; fewer may be links or code
 _SHARE_OF_MEMORY = 3  # the index gets a third; batches of documents and mapped pages the rest
-
-
-class EvaluationOptions(NamedTuple):
-    """How the evaluation sets are read and indexed."""
-
-    fields: Fields
-    max_rows: int  # of each set; 0 takes all
-    tokenizer: str  # its name: workers import a function, which need not be picklable
-    lengths: tuple[int, ...]  # every n, ascending
-    skip_degenerate: bool
-    min_tokens: int
-    num_shards: int  # 0: as many as the memory requires
-    memory_bytes: int  # of the index; 0: a third of the worker's
-    for_fingerprint: Mapping[str, Any]  # the options that affect matches
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -166,20 +153,22 @@ class Prepared(NamedTuple):
 
 
 def read_evaluation_sets(
-    files: Sequence[EvaluationFile], run: JobRun, options: EvaluationOptions, summary: RunSummary
+    files: Sequence[EvaluationFile], run: JobRun, config: DeconConfig, summary: dict[str, Any]
 ) -> Prepared:
     """Reads all evaluation sets in one step, since their rows are numbered consecutively."""
     with logged("Read evaluation sets"), tempfile.TemporaryDirectory() as folder:
         local_path = os.path.join(folder, _ROWS_NAME)
-        counts, letters = write_rows(files, local_path, options.fields, options.max_rows)
-        prepared = _prepare(run, options, local_path, counts, letters)
+        fields = training_fields(config.text_field, config.eval_id)
+        fields = fields._replace(lm_eval=config.is_lm_eval)
+        counts, letters = write_rows(files, local_path, fields, config.limit_test_instances)
+        prepared = _prepare(run, config, local_path, counts, letters)
         if not exists(prepared.rows_path):
             target = atomic_write(prepared.rows_path, run.folder)
             with open(local_path, "rb") as rows, target as stream:
                 shutil.copyfileobj(rows, stream, COPY_BYTES)
         tokens_path = FileSystems.join(prepared.folder, _TOKENS_NAME)
         if not exists(tokens_path):
-            tokenizer = tokenizer_named(options.tokenizer)
+            tokenizer = tokenizer_named(config.tokenizer)
             texts = EvaluationRows.open(local_path).texts()
             with atomic_write(tokens_path, run.folder) as stream:
                 write_token_texts((token_texts(*some, tokenizer) for some in texts), stream)
@@ -194,12 +183,12 @@ def read_evaluation_sets(
 
 def _prepare(
     run: JobRun,
-    options: EvaluationOptions,
+    config: DeconConfig,
     rows_path: str,
     counts: dict[str, int],
     letters: Sequence[DeadLetter],
 ) -> Prepared:
-    tokenizer, lengths = tokenizer_named(options.tokenizer), options.lengths
+    tokenizer, lengths = tokenizer_named(config.tokenizer), config.lengths
     texts = EvaluationRows.open(rows_path).texts()
     tokens = count_tokens(texts, tokenizer)
     counts |= {
@@ -209,8 +198,9 @@ def _prepare(
         "long_token_eval_rows": count_long_tokens(texts, tokens.counts),
     }
     num_places = count_places(tokens.counts, lengths)
-    num_index_shards = options.num_shards or choose_index_shards(num_places, options.memory_bytes)
-    affecting = {**options.for_fingerprint, "parts": num_index_shards}
+    memory_bytes = config.index_memory_mb << 20
+    num_index_shards = config.num_shards or choose_index_shards(num_places, memory_bytes)
+    affecting = {**options_of_matches(config), "parts": num_index_shards}
     fingerprint = fingerprint_rows(rows_path, lengths, tokenizer, affecting)
     # Index shards and match files are cut by hash, so only those with the same hashes are reused.
     name = f"{fingerprint}-{HASH_NAME}-{FORMAT}-{match_files.FORMAT}"
@@ -222,7 +212,7 @@ def _prepare(
         num_index_shards,
         {**counts, "eval_ngrams": num_places},
         dead_letters.count_by_reason(letters),
-        tuple(_warnings_of(counts, options.tokenizer)),
+        tuple(_warnings_of(counts, config.tokenizer)),
     )
 
 
@@ -250,7 +240,7 @@ def _warnings_of(counts: Mapping[str, int], tokenizer: str) -> Iterator[str]:
 
 
 def choose_index_shards(num_places: int, memory_bytes: int) -> int:
-    """Returns the number of index shards such that each fits in memory, as in EvaluationOptions.
+    """Returns the number of index shards such that each fits in memory; 0 is a third of it.
 
     Raises ProbelineError if the training data would be read more than MAX_PASSES times.
     """
@@ -273,7 +263,7 @@ def choose_index_shards(num_places: int, memory_bytes: int) -> int:
 
 
 def build_index_shard(
-    index_shard: int, run: JobRun, options: EvaluationOptions, prepared: Prepared
+    index_shard: int, run: JobRun, config: DeconConfig, prepared: Prepared
 ) -> str:
     """Writes an index shard, unless it exists, and returns its path."""
     path = prepared.index_path(index_shard)
@@ -283,11 +273,11 @@ def build_index_shard(
         if not exists(path):
             index = build_index(
                 prepared.open_rows().texts(),
-                options.lengths,
-                tokenizer_named(options.tokenizer),
+                config.lengths,
+                tokenizer_named(config.tokenizer),
                 IndexShard(index_shard, prepared.num_index_shards),
-                options.skip_degenerate,
-                options.min_tokens,
+                config.degenerate == "skip",
+                config.min_tokens,
             )
             with atomic_write(path, run.folder) as stream:
                 write_index(index, stream, prepared.fingerprint)
@@ -296,7 +286,7 @@ def build_index_shard(
 
 def summarize(
     run: JobRun,
-    summary: RunSummary,
+    summary: dict[str, Any],
     prepared: Prepared,
     stage: str,
     counts: Mapping[str, Any],
@@ -311,13 +301,14 @@ def summarize(
       counts: those of the training side.
       folder: by default the output.
     """
-    reached = summary._replace(
-        stage=stage,
-        num_shards=prepared.num_index_shards,
-        fingerprint=prepared.fingerprint,
-        versions=versions_of(summary.tokenizer),
-        counts={**prepared.counts, **counts},
-        warnings=(*summary.warnings, *prepared.warnings),
-        outputs=outputs,
-    )
+    reached = {
+        **summary,
+        "stage": stage,
+        "num_shards": prepared.num_index_shards,
+        "fingerprint": prepared.fingerprint,
+        "versions": versions_of(summary["tokenizer"]),
+        "counts": {**prepared.counts, **counts},
+        "warnings": (*summary["warnings"], *prepared.warnings),
+        "outputs": outputs,
+    }
     write_summary(folder or run.output, run.folder, reached)

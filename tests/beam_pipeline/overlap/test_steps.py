@@ -54,9 +54,9 @@ def test_beams_options_are_taken_and_left_as_they_were(
 ) -> None:
     used, run = [], launch.run
 
-    def spy(config: DeconConfig, beam_options: PipelineOptions, command: str) -> str | None:
+    def spy(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
         used.append(beam_options.view_as(DirectOptions))
-        return run(config, beam_options, command)
+        return run(config, beam_options)
 
     monkeypatch.setattr(launch, "run", spy)
     flags = ["--direct_num_workers=2", "--direct_running_mode=multi_threading"]

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shlex
 from pathlib import Path
 
 import duckdb
@@ -26,10 +25,7 @@ def test_scan_is_kept_without_room_for_details(
     assert main([*flags(corpus), "--overwrite"]) == 1
     said = capfd.readouterr().err.strip().splitlines()[-1]
     assert " would have 17 records of " in said and " kB before compression, more than" in said
-    assert "choose --max_details_per_pair=1, --max_details=" in said
-    command = shlex.split(said.partition("go on with ")[2])
-    assert command[:3] == ["python", "-m", "beam_pipeline.overlap"]
-    assert command[3:] == [*flags(corpus), "--overwrite", "--skip_existing", "--details=compact"]
+    assert "go on with --skip_existing and --details=compact, --max_details_per_pair=1, a" in said
     assert not (corpus / "out/.SUCCESS").exists()
 
     def not_again(*_: object) -> None:
@@ -55,7 +51,6 @@ def test_no_room_for_matches(
     said = capfd.readouterr().err.strip().splitlines()[-1]
     assert "overlap_matches in " in said and " would have 17 records" in said
     assert "more than the 1.0 kB free there; the scan is kept: make room" in said
-    assert said.endswith(" --details=none --skip_existing")
     assert not list((corpus / "out").rglob("*matches*"))
 
 

@@ -19,8 +19,7 @@ from beam_pipeline.overlap.evaluation import match_evaluation
 from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
 from beam_pipeline.overlap.job.launch import output_files
-from beam_pipeline.overlap.job.manifest import RunSummary
-from beam_pipeline.overlap.job.pipeline import evaluation_options
+from beam_pipeline.overlap.job.manifest import summary_at_launch
 from beam_pipeline.overlap.job.preparing import Prepared, read_evaluation_sets
 from beam_pipeline.overlap.results.counts import UnitSize
 from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
@@ -45,7 +44,7 @@ class ExpandedRun(NamedTuple):
     """What workers have written of work units that all have one match."""
 
     run: JobRun
-    summary: RunSummary
+    summary: dict[str, Any]
     prepared: Prepared
     units: list[ExpandedUnit]
 
@@ -58,7 +57,7 @@ class ExpandedRun(NamedTuple):
         """Does the step `Join training files` of each group."""
         groups: dict[int, list[ExpandedUnit]] = defaultdict(list)
         for unit in self.units:
-            groups[group_of(unit.scanned.order[0], self.summary.num_train_files)].append(unit)
+            groups[group_of(unit.scanned.order[0], self.summary["num_train_files"])].append(unit)
         return [gathering.join_group(keyed, self.run) for keyed in groups.items()]
 
     def finish(self, groups: list[Any]) -> None:
@@ -78,8 +77,8 @@ def a_run(gcs: Gcs, folder: Path, num_units: int, num_files: int) -> Iterator[Ex
         input_path=output, decontaminate_source=sources, output_path=output, ngram=NGramConfig(2)
     )
     with taken(output) as run:
-        summary = RunSummary.at_launch(config, 1, num_files)
-        given = match_evaluation(sources), run, evaluation_options(config), summary
+        summary = summary_at_launch(config, 1, num_files)
+        given = match_evaluation(sources), run, config, summary
         prepared = read_evaluation_sets(*given)
         with ThreadPoolExecutor(gcs_storage.REQUESTS_AT_A_TIME) as pool:
             of_files = partial(_unit, run, num_files, num_units)
