@@ -10,9 +10,19 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline import array_record_io
 from beam_pipeline.array_record_io import ReadAllFromArrayRecord, ReadFromArrayRecord
-from beam_pipeline.errors import ProbelineError
-from tests.support.array_record_files import WORDS, line_of_failed_read, write_file
-from tests.support.helpers import Objects, eager
+from beam_pipeline.errors import ProbelineError, user_message
+from tests.support.array_record_files import WORDS, Objects
+from tests.support.helpers import eager
+from tests.support.probe_rows_on_disk import write_records
+
+
+def line_of_failed_read(path: Path | str) -> str:
+    """Returns the line that a user sees of a read that must fail."""
+    with pytest.raises(Exception) as failure:  # runners wrap what workers raise
+        eager(None, ReadFromArrayRecord(str(path)))
+    line = user_message(failure.value)
+    assert line is not None, failure.value
+    return line
 
 
 def file_of(path: Path, num_records: int) -> array_record_io._File:
@@ -21,7 +31,7 @@ def file_of(path: Path, num_records: int) -> array_record_io._File:
 
 def test_all_files_of_patterns_are_read_with_their_names(tmp_path: Path) -> None:
     for number in range(2):
-        write_file(tmp_path / f"w-{number}", WORDS[number::2])
+        write_records(tmp_path / f"w-{number}", WORDS[number::2])
     patterns = [f"{tmp_path}/w-0", f"{tmp_path}/?-1", f"{tmp_path}/nothing"]
     read = eager(patterns, ReadAllFromArrayRecord(with_filename=True))
     expected = [(f"{tmp_path}/w-{at % 2}", word) for at, word in enumerate(WORDS)]
@@ -55,7 +65,7 @@ def test_a_pattern_without_a_match(tmp_path, treatment: str, pattern: str, is_er
 
 
 def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, monkeypatch):
-    path = write_file(tmp_path / "w", WORDS)
+    path = write_records(tmp_path / "w", WORDS)
     size = path.stat().st_size
     monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", size // 6)
     provider = array_record_io._RecordRanges()
@@ -67,7 +77,7 @@ def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, mon
 
 
 def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
-    path = write_file(tmp_path / "w", WORDS)
+    path = write_records(tmp_path / "w", WORDS)
     monkeypatch.setattr(array_record_io, "_READ_BYTES", 4 * path.stat().st_size // 10)
     sizes = []
     read = ArrayRecordReader.read
@@ -83,7 +93,7 @@ def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
 
 def test_a_reader_stops_where_its_range_was_cut_meanwhile(tmp_path):
     """As a runner does that gives the rest of a slow file to another worker."""
-    path = write_file(tmp_path / "w", WORDS)
+    path = write_records(tmp_path / "w", WORDS)
     tracker = array_record_io._RecordRanges().create_tracker(OffsetRange(20, 100))
     reading = array_record_io._records(file_of(path, len(WORDS)), tracker)
     read = [next(reading) for _ in range(10)]
@@ -98,7 +108,7 @@ def test_a_reader_stops_where_its_range_was_cut_meanwhile(tmp_path):
 
 def test_files_that_others_wrote_are_read(tmp_path):
     """Grouped records, as tools of the ecosystem may write them."""
-    path = write_file(tmp_path / "w", WORDS, "group_size:64")
+    path = write_records(tmp_path / "w", WORDS, "group_size:64")
     assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
 
 
@@ -114,7 +124,7 @@ def objects(monkeypatch) -> dict[str, bytes]:
 
 def test_a_bucket_is_read_and_leaves_no_local_copy(tmp_path, objects, monkeypatch):
     for name in "ab":
-        path = write_file(tmp_path / name, WORDS)
+        path = write_records(tmp_path / name, WORDS)
         objects[f"objects://bucket/words-{name}"] = path.read_bytes()
         path.unlink()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -127,7 +137,7 @@ def test_a_bucket_is_read_and_leaves_no_local_copy(tmp_path, objects, monkeypatc
 
 
 def test_a_copied_file_is_copied_once_and_not_split(tmp_path, objects, monkeypatch) -> None:
-    data = write_file(tmp_path / "w", WORDS).read_bytes()
+    data = write_records(tmp_path / "w", WORDS).read_bytes()
     objects["objects://b/w"] = data
     monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", len(data) // 6)
     copied: list[str] = []
@@ -161,7 +171,7 @@ RANDOM = [np.random.default_rng(number).bytes(300) for number in range(1000)]
     ids=["empty", "text", "zeros", "1 byte less", "5,000 bytes less", "70,000 bytes less"],
 )
 def test_file_that_is_not_arrayrecord_or_cut(tmp_path, data):
-    path = write_file(tmp_path / "w", RANDOM)
+    path = write_records(tmp_path / "w", RANDOM)
     path.write_bytes(path.read_bytes()[:-data] if isinstance(data, int) else data)
     line = line_of_failed_read(path)
     assert line.startswith(f"{path} is not a readable ArrayRecord file")
@@ -169,7 +179,7 @@ def test_file_that_is_not_arrayrecord_or_cut(tmp_path, data):
 
 
 def test_a_damaged_record_is_an_error_of_one_line(tmp_path):
-    path = write_file(tmp_path / "w", RANDOM)
+    path = write_records(tmp_path / "w", RANDOM)
     data = bytearray(path.read_bytes())
     data[70_000] ^= 0xFF
     path.write_bytes(data)

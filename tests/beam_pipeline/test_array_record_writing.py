@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 import pytest
 from apache_beam import coders
 from apache_beam.io.filesystem import CompressionTypes
@@ -36,17 +37,23 @@ from beam_pipeline.shards.writing import (
     shard_path,
 )
 from beam_pipeline.storage.files import crc32c
-from tests.support.array_record_files import (
-    EMPTY,
-    WORDS,
-    bytes_below,
-    files_below,
-    records_of,
-    shuffled,
-    write,
-)
+from tests.support.array_record_files import WORDS, Objects
 from tests.support.engines import Gcs
-from tests.support.helpers import NOW, Objects, eager, run_do_fn
+from tests.support.helpers import NOW, eager, run_do_fn
+from tests.support.probe_rows_on_disk import read_records
+from tests.support.repository import files_below
+
+EMPTY = [b"", b"", b"\0"]
+
+
+def shuffled(elements: list, seed: int) -> list:
+    return [elements[i] for i in np.random.default_rng(seed).permutation(len(elements))]
+
+
+def write(elements: list, prefix: Path | str, **options) -> list[ShardInfo]:
+    infos = eager(elements, WriteToArrayRecord(str(prefix), **options))
+    return sorted(infos, key=lambda info: info.shard)
+
 
 # What begins ours is what Beam's transforms take, so a call may be changed by its name alone.
 PAIRS = [
@@ -105,7 +112,7 @@ def test_an_unbounded_input_is_refused():
 def test_a_value_that_is_known_when_the_pipeline_is_built_is_taken(tmp_path: Path) -> None:
     prefix = StaticValueProvider(str, f"{tmp_path}/w")
     eager(WORDS, WriteToArrayRecord(prefix, None, StaticValueProvider(str, ".ar"), 1))
-    assert files_below(tmp_path) == ["w-00000-of-00001.ar"]
+    assert [*files_below(tmp_path)] == ["w-00000-of-00001.ar"]
     assert len(eager(None, ReadFromArrayRecord(StaticValueProvider(str, f"{tmp_path}/*")))) == len(
         WORDS
     )
@@ -178,7 +185,7 @@ def test_any_records_in_any_bundles_come_back(
 def test_other_elements_through_a_coder(tmp_path):
     texts = ["", "zażółć", "x" * 5000]
     write(texts, tmp_path / "texts", coder=coders.StrUtf8Coder(), num_shards=2)
-    records = [record for path in tmp_path.iterdir() for record in records_of(path)]
+    records = [record for path in tmp_path.iterdir() for record in read_records(path)]
     assert sorted(records) == sorted(text.encode() for text in texts)
     read = eager(None, ReadFromArrayRecord(str(tmp_path / "texts-*"), coder=coders.StrUtf8Coder()))
     assert sorted(read) == sorted(texts)
@@ -194,7 +201,7 @@ def test_elements_of_many_windows_are_one_set_of_files(tmp_path):
 
     infos = eager(range(30), InWindows())
     assert sorted(info.shard for info in infos) == [0, 1]
-    assert sorted(r for info in infos for r in records_of(info.path)) == sorted(
+    assert sorted(r for info in infos for r in read_records(info.path)) == sorted(
         b"%d" % number for number in range(30)
     )
 
@@ -204,7 +211,7 @@ def test_elements_of_many_windows_are_one_set_of_files(tmp_path):
 def test_no_elements_are_empty_files_that_can_be_read(tmp_path, num_shards, ordered):
     infos = write([], tmp_path / "none", num_shards=num_shards, ordered=ordered)
     assert len(infos) == len(files_below(tmp_path)) == max(1, num_shards)
-    assert all(records_of(info.path) == [] for info in infos)
+    assert all(read_records(info.path) == [] for info in infos)
     assert eager(None, ReadFromArrayRecord(str(tmp_path / "none-*"))) == []
 
 
@@ -246,8 +253,8 @@ def test_bytes_do_not_depend_on_the_order_of_the_elements(tmp_path, num_shards):
     elements = WORDS + WORDS[:20] + EMPTY  # duplicates stay
     write(elements, tmp_path / "a" / "words", num_shards=num_shards)
     write(shuffled(elements, 1), tmp_path / "b" / "words", num_shards=num_shards)
-    assert bytes_below(tmp_path / "a") == bytes_below(tmp_path / "b")
-    assert sum(len(records_of(path)) for path in (tmp_path / "a").iterdir()) == len(elements)
+    assert files_below(tmp_path / "a") == files_below(tmp_path / "b")
+    assert sum(len(read_records(path)) for path in (tmp_path / "a").iterdir()) == len(elements)
 
 
 def test_the_number_of_shards_follows_from_the_bytes(tmp_path, monkeypatch):
@@ -260,7 +267,7 @@ def test_the_number_of_shards_follows_from_the_bytes(tmp_path, monkeypatch):
 def test_a_key_orders_the_records_of_a_shard_and_picks_it(tmp_path):
     infos = write(WORDS, tmp_path / "words", num_shards=3, key=lambda word: word[::-1])
     for info in infos:
-        records = records_of(info.path)
+        records = read_records(info.path)
         assert records == sorted(records, key=lambda word: word[::-1])
         assert all(shard_of(word[::-1], 3) == info.shard for word in records)
 
@@ -293,14 +300,14 @@ def test_runs_of_s_and_n_become_numbers(template, name):
 @pytest.mark.parametrize("num_shards", [None, 0, 7])
 def test_an_empty_template_is_one_file(num_shards: int | None, tmp_path: Path) -> None:
     (info,) = write(WORDS, tmp_path / "w", num_shards=num_shards, shard_name_template="")
-    assert files_below(tmp_path) == ["w.arrayrecord"]
-    assert sorted(records_of(info.path)) == sorted(WORDS)
+    assert [*files_below(tmp_path)] == ["w.arrayrecord"]
+    assert sorted(read_records(info.path)) == sorted(WORDS)
 
 
 def test_a_prefix_without_a_folder_writes_where_the_process_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write([b"x"], "words", num_shards=1)
-    assert files_below(tmp_path) == ["words-00000-of-00001.arrayrecord"]
+    assert [*files_below(tmp_path)] == ["words-00000-of-00001.arrayrecord"]
 
 
 def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):
@@ -313,7 +320,7 @@ def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):
     folder.mkdir(parents=True)
     (folder / "left-by-a-dead-attempt").write_bytes(b"x")
     eager(WORDS, transform)
-    assert files_below(tmp_path) == ["out/w-00000-of-00001.arrayrecord"]
+    assert [*files_below(tmp_path)] == ["out/w-00000-of-00001.arrayrecord"]
 
 
 # --- other filesystems and runners ----------------------------------------------------------------
@@ -324,7 +331,7 @@ def test_a_bucket_gets_the_bytes_that_a_disk_gets(tmp_path, monkeypatch):
     monkeypatch.setattr(Objects, "stored", objects)
     infos = write(WORDS, "objects://bucket/deep/words", num_shards=3)
     write(WORDS, tmp_path / "words", num_shards=3)
-    local = {f"objects://bucket/deep/{name}": data for name, data in bytes_below(tmp_path).items()}
+    local = {f"objects://bucket/deep/{name}": data for name, data in files_below(tmp_path).items()}
     assert {info.path: objects[info.path] for info in infos} == objects == local
 
 
@@ -347,9 +354,9 @@ def check_writing_and_reading(folder: Path, flags: list[str]) -> None:
         _ = words | WriteToArrayRecord(f"{folder}/there/w", num_shards=3)
         unordered = WriteToArrayRecord(f"{folder}/any/w", num_shards=3, ordered=False)
         _ = words | "Without order" >> unordered
-    assert bytes_below(folder / "there") == bytes_below(folder / "memory")
+    assert files_below(folder / "there") == files_below(folder / "memory")
     for name in files_below(folder / "memory"):
-        records = [sorted(records_of(folder / kind / name)) for kind in ("any", "memory")]
+        records = [sorted(read_records(folder / kind / name)) for kind in ("any", "memory")]
         assert records[0] == records[1]
     with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
         _ = (

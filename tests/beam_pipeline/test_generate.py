@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.generated import bytes_of, files_of, run
-from tests.support.repository import ROOT
+from tests.support.generated import files_of, run
+from tests.support.repository import ROOT, files_below
 from tests.support.warm_python import warm_python
 
 
@@ -39,11 +39,11 @@ def test_existing_measurements_are_refused_unless_overwrite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, "--num_files=3") == 0
-    before = bytes_of(tmp_path)
+    before = files_below(tmp_path)
     assert run(tmp_path, "--num_files=2") == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and "--overwrite" in message and str(tmp_path) in message
-    assert bytes_of(tmp_path) == before
+    assert files_below(tmp_path) == before
     assert run(tmp_path, "--num_files=2", "--overwrite") == 0
     assert [path.name for path in files_of(tmp_path)] == [
         "measurements-00000-of-00002.parquet",
@@ -93,4 +93,4 @@ def test_command_line_with_dashes_tells_what_comes_next(tmp_path: Path) -> None:
     again = tmp_path / "b"
     flags = ["--seed=3", "--ipv6_share=0.5"]
     assert run(again, *flags, num_measurements=2000, num_probes=10) == 0
-    assert bytes_of(again).items() <= bytes_of(tmp_path).items()
+    assert files_below(again).items() <= files_below(tmp_path).items()

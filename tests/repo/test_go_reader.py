@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline import generate, main
 from beam_pipeline.dataset.layout import ENCODINGS, Encoding
@@ -23,7 +22,9 @@ from tests.support.probe_rows_on_disk import (
     ipv4_probe,
     ipv6_probe,
     make_measurements,
+    read_records,
     write_dataset,
+    write_records,
 )
 from tests.support.repository import ROOT
 
@@ -53,12 +54,8 @@ def lines_of(go_reader: str, *paths: Path) -> list[list[str]]:
 
 def records_of(path: Path) -> list[bytes]:
     if path.suffix == ".tfrecord":
-        records = []
-        for record in read_tfrecord(str(path)):
-            assert isinstance(record, bytes)
-            records.append(record)
-        return records
-    return ArrayRecordReader(str(path)).read_all()
+        return [bytes(record) for record in read_tfrecord(str(path))]  # type: ignore[arg-type]
+    return read_records(path)
 
 
 def expected_line(path: Path, position: int, record: bytes) -> list[str]:
@@ -150,21 +147,13 @@ def test_compression_and_groups(
 ) -> None:
     source = min((datasets["compact"] / "train").glob("*.arrayrecord"))
     records = [*records_of(source)[:200], max(records_of(source), key=len)]
-    path = write(tmp_path / "shard.arrayrecord", records, options)
+    path = write_records(tmp_path / "shard.arrayrecord", records, options)
     assert lines_of(go_reader, path) == expected_lines([path])
-    padded = write(
+    padded = write_records(
         tmp_path / "padded.arrayrecord", records[:9], f"{options},pad_to_block_boundary:true"
     )
     assert lines_of(go_reader, padded) == expected_lines([padded])
     assert padded.stat().st_size >= 3 * BLOCK_BYTES
-
-
-def write(path: Path, records: Sequence[bytes], options: str) -> Path:
-    writer = ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return path
 
 
 @pytest.mark.parametrize("record_encoding", ["arrow_ipc", "tf_example"])
@@ -193,7 +182,7 @@ def test_damaged_shard(go_reader: str, tmp_path: Path) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(500, seed=i)) for i in range(4)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", num_shards=1)
     records = records_of(min((dataset / "train").glob("*.arrayrecord")))
-    whole = write(tmp_path / "whole", records, "group_size:1,uncompressed").read_bytes()
+    whole = write_records(tmp_path / "whole", records, "group_size:1,uncompressed").read_bytes()
     first_chunk = BLOCK_HEADER_BYTES + CHUNK_HEADER_BYTES
     damaged = tmp_path / "damaged.arrayrecord"
     for at, words in (
@@ -208,10 +197,10 @@ def test_damaged_shard(go_reader: str, tmp_path: Path) -> None:
 
 
 def test_unreadable_shard(go_reader: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "t.arrayrecord", [b"\x0a\x00"], "group_size:1,transpose,zstd:1")
+    path = write_records(tmp_path / "t.arrayrecord", [b"\x0a\x00"], "group_size:1,transpose,zstd:1")
     result = run(go_reader, path)
     assert result.returncode == 1 and "transposed" in result.stderr
-    path = write(tmp_path / "ping.arrayrecord", [b"ping"], "group_size:1,uncompressed")
+    path = write_records(tmp_path / "ping.arrayrecord", [b"ping"], "group_size:1,uncompressed")
     result = run(go_reader, path)
     assert result.returncode == 1 and "record 0: no Arrow IPC stream" in result.stderr
     assert run(go_reader).returncode == 2

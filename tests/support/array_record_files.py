@@ -1,63 +1,88 @@
-"""ArrayRecord files for tests: what is written, with Beam or without, and what files hold."""
+"""ArrayRecord files through Beam: words to write, and a bucket in memory."""
 
-from pathlib import Path
+import io
+from collections.abc import Iterator
+from typing import ClassVar
 
-import numpy as np
-import pytest
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 
-from beam_pipeline.array_record_io import (
-    ReadFromArrayRecord,
-    WriteToArrayRecord,
-)
-from beam_pipeline.errors import user_message
-from beam_pipeline.shards.writing import (
-    ShardInfo,
-)
-from tests.support.helpers import eager
+from beam_pipeline.storage.files import crc32c
 
 WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]
-EMPTY = [b"", b"", b"\0"]
 
 
-def shuffled(elements: list, seed: int) -> list:
-    return [elements[i] for i in np.random.default_rng(seed).permutation(len(elements))]
+class Objects(FileSystem):
+    """Objects in memory under objects://, with the manners of a bucket.
 
+    There are no folders, an object appears when its upload is closed, and `delete` takes all
+    below a prefix only where it ends with a slash. Tests replace `stored`.
+    """
 
-def files_below(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    stored: ClassVar[dict[str, bytes]] = {}
 
+    @classmethod
+    def scheme(cls):
+        return "objects"
 
-def bytes_below(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in files_below(folder)}
+    def join(self, basepath, *paths):
+        return "/".join([basepath.rstrip("/"), *paths])
 
+    def split(self, path):
+        head, _, tail = path.rpartition("/")
+        return head, tail
 
-def records_of(path: Path | str) -> list[bytes]:
-    reader = ArrayRecordReader(str(path))
-    assert reader.ok()
-    records = reader.read_all() if reader.num_records() else []
-    reader.close()
-    return records
+    def mkdirs(self, path):
+        raise AssertionError("a bucket has no folders")
 
+    def has_dirs(self):
+        return False
 
-def write_file(path: Path, records: list[bytes], options: str = "group_size:1,zstd:1") -> Path:
-    """Writes a file without Beam, for tests that read."""
-    writer = ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return path
+    def _list(self, dir_or_prefix) -> Iterator[FileMetadata]:
+        for path in sorted(self.stored):
+            if path.startswith(dir_or_prefix):
+                yield self.metadata(path)
 
+    def create(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
+        stored = self.stored
 
-def write(elements: list, prefix: Path | str, **options) -> list[ShardInfo]:
-    infos = eager(elements, WriteToArrayRecord(str(prefix), **options))
-    return sorted(infos, key=lambda info: info.shard)
+        class Upload(io.BytesIO):
+            def close(self):
+                if not self.closed:
+                    stored[path] = self.getvalue()
+                super().close()
 
+        return Upload()
 
-def line_of_failed_read(path: Path | str) -> str:
-    """Returns the line that a user sees of a read that must fail."""
-    with pytest.raises(Exception) as failure:  # runners wrap what workers raise
-        eager(None, ReadFromArrayRecord(str(path)))
-    line = user_message(failure.value)
-    assert line is not None, failure.value
-    return line
+    def open(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
+        return io.BytesIO(self.stored[path])
+
+    def copy(self, source_file_names, destination_file_names):
+        for source, destination in zip(source_file_names, destination_file_names, strict=True):
+            self.stored[destination] = self.stored[source]
+
+    def rename(self, source_file_names, destination_file_names):
+        for source, destination in zip(source_file_names, destination_file_names, strict=True):
+            if source not in self.stored:
+                raise BeamIOError("Rename operation failed", {source: "no such object"})
+            self.stored[destination] = self.stored.pop(source)
+
+    def exists(self, path):
+        return path in self.stored
+
+    def size(self, path):
+        return len(self.stored[path])
+
+    def last_updated(self, path):
+        return 0.0
+
+    def checksum(self, path):
+        return str(crc32c(self.stored[path]))
+
+    def metadata(self, path):
+        return FileMetadata(path, len(self.stored[path]))
+
+    def delete(self, paths):
+        for path in paths:
+            for other in list(self.stored):
+                if other == path or (path.endswith("/") and other.startswith(path)):
+                    del self.stored[other]

@@ -9,12 +9,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.convert.options import MANIFEST
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.documents import files
 from beam_pipeline.shards import staging
+from tests.support.probe_rows_on_disk import read_records
 
 
 def write_sources(folder: Path) -> list[bytes]:
@@ -58,7 +58,7 @@ def shards_of(output: Path) -> list[str]:
 
 def records_of(output: Path) -> list[bytes]:
     """Returns all records by ArrayRecord's own reader, shard after shard."""
-    return [record for path in shards_of(output) for record in ArrayRecordReader(path).read_all()]
+    return [record for path in shards_of(output) for record in read_records(path)]
 
 
 def manifest_of(output: Path) -> dict[str, Any]:

@@ -28,11 +28,3 @@ def files_of(folder: Path) -> list[Path]:
 
 def rows_of(folder: Path) -> pa.Table:
     return pa.concat_tables([pq.read_table(path) for path in files_of(folder)])
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }

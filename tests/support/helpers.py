@@ -9,14 +9,13 @@ import io
 import ipaddress
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindow
@@ -27,7 +26,6 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.arrow_record import RECORD_SCHEMA, RowColumns
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.jobs.beam_options import suited
-from beam_pipeline.storage.files import crc32c
 
 MAPPED_IPV4 = 0xFFFF << 32
 YEAR_2024_US = 1_704_067_200_000_000
@@ -85,109 +83,6 @@ def run_do_fn(do_fn: beam.DoFn, elements: Iterable, *args: Any, **kwargs: Any) -
     out += do_fn.finish_bundle() or ()
     do_fn.teardown()
     return [value.value if isinstance(value, WindowedValue) else value for value in out]
-
-
-class FakeState:
-    """One cell of user state, a value and a bag in one, in memory."""
-
-    def __init__(self) -> None:
-        self.values: list = []
-
-    def read(self) -> Any:
-        return self.values[0] if self.values else None
-
-    def write(self, value: Any) -> None:
-        self.values = [value]
-
-    def clear(self) -> None:
-        self.values = []
-
-
-class FakeBag(FakeState):
-    """A bag in memory; it gives its values back in reverse, since bags promise no order."""
-
-    def read(self) -> list:
-        return self.values[::-1]
-
-    def add(self, value: Any) -> None:
-        self.values.append(value)
-
-
-class Objects(FileSystem):
-    """Objects in memory under objects://, with the manners of a bucket.
-
-    There are no folders, an object appears when its upload is closed, and `delete` takes all
-    below a prefix only where it ends with a slash. Tests replace `stored`.
-    """
-
-    stored: ClassVar[dict[str, bytes]] = {}
-
-    @classmethod
-    def scheme(cls):
-        return "objects"
-
-    def join(self, basepath, *paths):
-        return "/".join([basepath.rstrip("/"), *paths])
-
-    def split(self, path):
-        head, _, tail = path.rpartition("/")
-        return head, tail
-
-    def mkdirs(self, path):
-        raise AssertionError("a bucket has no folders")
-
-    def has_dirs(self):
-        return False
-
-    def _list(self, dir_or_prefix) -> Iterator[FileMetadata]:
-        for path in sorted(self.stored):
-            if path.startswith(dir_or_prefix):
-                yield self.metadata(path)
-
-    def create(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
-        stored = self.stored
-
-        class Upload(io.BytesIO):
-            def close(self):
-                if not self.closed:
-                    stored[path] = self.getvalue()
-                super().close()
-
-        return Upload()
-
-    def open(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
-        return io.BytesIO(self.stored[path])
-
-    def copy(self, source_file_names, destination_file_names):
-        for source, destination in zip(source_file_names, destination_file_names, strict=True):
-            self.stored[destination] = self.stored[source]
-
-    def rename(self, source_file_names, destination_file_names):
-        for source, destination in zip(source_file_names, destination_file_names, strict=True):
-            if source not in self.stored:
-                raise BeamIOError("Rename operation failed", {source: "no such object"})
-            self.stored[destination] = self.stored.pop(source)
-
-    def exists(self, path):
-        return path in self.stored
-
-    def size(self, path):
-        return len(self.stored[path])
-
-    def last_updated(self, path):
-        return 0.0
-
-    def checksum(self, path):
-        return str(crc32c(self.stored[path]))
-
-    def metadata(self, path):
-        return FileMetadata(path, len(self.stored[path]))
-
-    def delete(self, paths):
-        for path in paths:
-            for other in list(self.stored):
-                if other == path or (path.endswith("/") and other.startswith(path)):
-                    del self.stored[other]
 
 
 # --- runs ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS
 from tests.support.overlap_corpus import make_corpus
 from tests.support.removal_corpus import find_in, write_corpus
+from tests.support.repository import files_below
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,9 @@ class JobCase:
 
     def files(self, output: Path) -> dict[str, bytes]:
         """Returns all files of an output but those that may differ, without the output's path."""
-        paths = [path for path in sorted(output.rglob("*")) if path.is_file()]
-        names = {path.relative_to(output).as_posix(): path for path in paths}
         return {
-            name: path.read_bytes().replace(str(output).encode(), b"OUTPUT")
-            for name, path in names.items()
+            name: data.replace(str(output).encode(), b"OUTPUT")
+            for name, data in files_below(output).items()
             if not name.startswith(self.ignored)
         }
 

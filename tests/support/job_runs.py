@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from tests.support.helpers import records_as_tuples
+from tests.support.probe_rows_on_disk import read_records
 
 # Lossless, so that rows can be compared with what went in.
 FLAGS = ["--max_row_size_mb=0.01", "--probes_per_shard=3", "--measurement_encoding=arrow"]
@@ -35,8 +35,7 @@ def read_rows(dataset: Path, split: str = "*") -> list[ProbeRow]:
     """Returns the rows of a split, or of all."""
     rows = []
     for path in sorted(dataset.glob(f"{split}/*.arrayrecord")):
-        reader = ArrayRecordReader(str(path))
-        rows += [decode_record(record) for record in reader.read_all()]
+        rows += map(decode_record, read_records(path))
     return rows
 
 

@@ -11,8 +11,10 @@ SHARED = "every good boy does fine when all of the notes are played in the right
 
 
 def write_lines(path: Path, *records: Any) -> Path:
+    """Writes a file of JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    data = "".join(json.dumps(record) + "\n" for record in records).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
 
@@ -48,8 +50,3 @@ def flags(corpus: Path | str, *more: str) -> list[str]:
         "--ngram_length=5,12",
         *more,
     ]
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}

@@ -1,21 +1,19 @@
 """Small outputs of the overlap job, and their reports."""
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from beam_pipeline.overlap.__main__ import main as run_job
 from beam_pipeline.overlap.report import __main__ as report
 from beam_pipeline.overlap.report.contents import Report, contents
 from beam_pipeline.overlap.report.instances import Instance, read_instances
 from beam_pipeline.overlap.report.output import Output
-from tests.support.browser import Visit
+from tests.support.overlap_jobs import write_lines
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator
+    pass
 
 Texts = Sequence[tuple[str | None, str]]  # ids and texts of a file
 _WORDS = [f"{one}{two}" for one in "bdfgklmnprst" for two in ("a", "e", "i", "o", "um", "ir")]
@@ -64,9 +62,7 @@ def run(
     paths |= {f"corpus/{name}": texts for name, texts in training.items()}
     for name, texts in paths.items():
         records = [{"text": text} | ({} if id is None else {"id": id}) for id, text in texts]
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+        write_lines(folder / name, *records)
     (folder / "corpus/bad.jsonl").write_text("{\n")
     sources = [f"--decontaminate_source={name}={folder}/eval/{i}" for i, name in enumerate(sets)]
     argv = [f"--input_path={folder}/corpus", "--ngram_length=3,5", *sources, *flags]
@@ -90,30 +86,3 @@ def instances_of(output: Path, details: str = "full", count: int = 50) -> list[I
     """Returns the first rows of a report with their documents."""
     rows = contents_of(output).rows[:count]
     return read_instances(Output(str(output)), rows, details, lambda _: None)
-
-
-def table(seen: Visit, selector: str) -> list[list[str]]:
-    """Returns the words of the rows of a table, headings first."""
-    rows = seen.page.locator(f"{selector} tr").all()
-    return [[" ".join(t.split()) for t in row.locator("th, td").all_inner_texts()] for row in rows]
-
-
-def marked(place: "Locator") -> list[str]:
-    """Returns the texts that are highlighted."""
-    return place.locator("mark").all_text_contents()
-
-
-def shown_cards(seen: Visit) -> list[str]:
-    """Returns the ids of the visible rows with documents."""
-    return seen.page.locator(".instance:visible .id").all_text_contents()
-
-
-def listed_rows(seen: Visit) -> list[str]:
-    """Returns the ids of the visible rows of the list."""
-    return seen.page.locator("table.rows tbody .id:visible").all_text_contents()
-
-
-def write_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Replaces a file of JSON lines."""
-    data = "".join(f"{json.dumps(record)}\n" for record in records).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)

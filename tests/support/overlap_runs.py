@@ -16,6 +16,7 @@ from tests.support.overlap_corpus import Corpus
 from tests.support.overlap_hits import EvalRow, Options, TrainRow, own_ngrams
 from tests.support.overlap_jobs import write_lines
 from tests.support.overlap_reference import INSTANCES, expected_outputs
+from tests.support.repository import files_below
 
 
 def write_rows(folder: Path, rows: list[EvalRow], training: list[TrainRow]) -> Corpus:
@@ -52,11 +53,8 @@ def outputs_of(folder: Path) -> dict[str, list[dict]]:
 
 def files_of(folder: Path) -> dict[str, Any]:
     """Returns the bytes of all files but those of progress, and the summary without its time."""
-    files: dict[str, Any] = {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and "progress-" not in path.name
-    }
+    found = files_below(folder).items()
+    files: dict[str, Any] = {name: data for name, data in found if "/progress-" not in name}
     if (name := "progress/progress_summary.json") in files:
         files[name] = summary_of(folder)
         del files[name]["started_at"]

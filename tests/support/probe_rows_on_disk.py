@@ -7,7 +7,6 @@ written (a test holds that). `restamp` makes a dataset finished again after its 
 
 import dataclasses
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,15 +16,7 @@ import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline.dataset.addresses import format_any
-from beam_pipeline.dataset.croissant import write_croissant
-from beam_pipeline.dataset.data_card import read_totals
-from beam_pipeline.dataset.layout import (
-    ENCODINGS,
-    DatasetOptions,
-    Encoding,
-    RowFormat,
-    shard_of_row,
-)
+from beam_pipeline.dataset.layout import ENCODINGS, DatasetOptions, Encoding, RowFormat
 from beam_pipeline.dataset.manifest import (
     FORMAT_VERSION,
     INDEX_NAME,
@@ -35,14 +26,12 @@ from beam_pipeline.dataset.manifest import (
     Manifest,
     write_success,
 )
-from beam_pipeline.dataset.row_codec import RowKey, content_bytes, fit
-from beam_pipeline.dataset.row_index import INDEX_SCHEMA
+from beam_pipeline.dataset.row_codec import RowKey, fit
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows.commit import describe_split, library_versions
-from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
+from beam_pipeline.probe_rows.external_sort import as_array
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.packets import LINE_SCHEMA, ROW, Packet, PacketShards, PacketWriter
-from beam_pipeline.probe_rows.row_splitting import Segment
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.writing import ShardInfo, shard_path
 from beam_pipeline.storage.files import checksum_text, file_digests
@@ -175,15 +164,16 @@ def rows_in(packets: Iterable[Packet], root: str = "") -> list[tuple[RowKey, np.
     return rows
 
 
-def write_records(path: Path, records: Iterable[bytes], options: str = OPTIONS) -> None:
-    """Writes an ArrayRecord file."""
+def write_records(path: Path, records: Iterable[bytes], options: str = OPTIONS) -> Path:
+    """Writes an ArrayRecord file without Beam; returns its path."""
     writer = ArrayRecordWriter(str(path), options)
     for record in records:
         writer.write(record)
     writer.close()
+    return path
 
 
-def read_records(path: Path) -> list[bytes]:
+def read_records(path: Path | str) -> list[bytes]:
     """Returns the records of an ArrayRecord file."""
     reader = ArrayRecordReader(str(path))
     records = [bytes(record) for record in reader.read_all()] if reader.num_records() else []
@@ -298,20 +288,6 @@ def spoil_records(dataset: Path, bad: set[tuple[int, int]]) -> None:
     restamp(dataset)
 
 
-def segments_of(run: np.ndarray, bounds: list[int], encoding) -> list[Segment]:
-    """Cuts a run at these places; what is numbered here is what `SortBucket` sends."""
-    parts = [run[start:end] for start, end in pairwise([0, *bounds, len(run)])]
-    return [
-        Segment(
-            seq,
-            seq == len(parts) - 1,
-            content_bytes(part, encoding),
-            SortedRun(part.dtype == WIDE, part.tobytes()),
-        )
-        for seq, part in enumerate(parts)
-    ]
-
-
 def plain_cut(
     run: np.ndarray, encoding, max_row_bytes: int, src_addr: str = "192.0.2.1"
 ) -> list[tuple[RowKey, np.ndarray]]:
@@ -323,39 +299,3 @@ def plain_cut(
         rows.append((key, run[:count]))
         run = run[count:]
     return rows
-
-
-def as_version_1(dataset: Path) -> Path:
-    """Rewrites a dataset as one of format version 1, with other shards and another order."""
-    manifest = Manifest.from_json((dataset / MANIFEST_NAME).read_bytes())
-    splits = {}
-    for name, split in manifest.splits.items():
-        lines = pq.read_table(dataset / name / INDEX_NAME).to_pylist()
-        records = [record for path in shard_paths(dataset, name) for record in read_records(path)]
-        count = len(split.shards)
-        for line in lines:
-            line["shard"] = shard_of_row(line["src_addr"], line["row_index"], count, 1)
-        keys = [(line["shard"], line["src_id"], line["row_index"]) for line in lines]
-        order = sorted(range(len(lines)), key=keys.__getitem__)
-        own = [[records[at] for at in order if keys[at][0] == n] for n in range(count)]
-        options = str(manifest.options["array_record_options"])
-        for path, some in zip(shard_paths(dataset, name), own, strict=True):
-            write_records(path, some, options)
-        ordered = [lines[at] for at in order]
-        for line, position in zip(ordered, (at for some in own for at in range(len(some)))):
-            line["position"] = position
-        pq.write_table(pa.Table.from_pylist(ordered, INDEX_SCHEMA), dataset / name / INDEX_NAME)
-        infos = [
-            ShardInfo(str(path), n, count, len(some), *file_digests(str(path)))
-            for n, (path, some) in enumerate(zip(shard_paths(dataset, name), own, strict=True))
-        ]
-        splits[name] = describe_split(str(dataset), name, infos)
-    told = dataclasses.replace(manifest, format_version=1, splits=splits)
-    data, totals = told.to_json(), read_totals(str(dataset))
-
-    def write(path: str, data: bytes) -> None:
-        Path(path).write_bytes(data)
-
-    write_croissant(str(dataset), told, totals, data, write)
-    write_success(str(dataset), data)
-    return dataset

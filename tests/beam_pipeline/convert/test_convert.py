@@ -27,7 +27,7 @@ from tests.support.conversions import (
     write_sources,
     write_tfrecord,
 )
-from tests.support.overlap_jobs import files_below
+from tests.support.repository import files_below
 
 __all__ = ["small_units"]
 ONE = "--direct_num_workers=1"

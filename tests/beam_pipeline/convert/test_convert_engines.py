@@ -11,7 +11,7 @@ from beam_pipeline.convert.options import MANIFEST, SUCCESS
 from beam_pipeline.jobs import frame
 from tests.support.conversions import flags_of, records_of, small_units, write_sources
 from tests.support.engines import Flink, Gcs, stored_objects
-from tests.support.overlap_jobs import files_below
+from tests.support.repository import files_below
 
 __all__ = ["small_units"]
 pytestmark = pytest.mark.usefixtures("small_units")

@@ -2,6 +2,8 @@
 
 import hashlib
 import struct
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,16 +28,7 @@ from beam_pipeline.dataset.row_codec import (
 from beam_pipeline.dataset.row_encoder import RowKeys, encode_compact, encode_row, encode_rows
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from beam_pipeline.errors import ProbelineError
-from tests.support.codec_rows import (
-    IPV4,
-    KEY,
-    both_encodings,
-    both_records,
-    encoded_size,
-    golden_run,
-    short_span,
-    side_by_side,
-)
+from tests.support.codec_rows import IPV4, KEY, both_encodings, both_records, golden_run
 from tests.support.helpers import (
     YEAR_2024_US,
     arrow_record_bytes,
@@ -47,6 +40,42 @@ from tests.support.helpers import (
     runs_strategy,
 )
 from tests.support.properties import num_examples
+
+
+def encoded_size(run: np.ndarray, encoding, src_addr: str = KEY.src_addr) -> int:
+    return len(encode_row(run, RowKey(src_addr, 0), encoding))
+
+
+def short_span(run: np.ndarray) -> np.ndarray:
+    """The same run in which times stay so near that only bytes can end a compact row."""
+    run = run.copy()
+    run["event_time"] %= 1000
+    run.sort(order=list(run.dtype.names or ()))
+    return run
+
+
+class SideBySide(NamedTuple):
+    """Sorted runs that lie side by side."""
+
+    run: np.ndarray
+    bounds: np.ndarray
+
+    @property
+    def rows(self) -> list[np.ndarray]:
+        return [self.run[start:end] for start, end in pairwise(self.bounds.tolist())]
+
+
+@st.composite
+def side_by_side(draw, max_rows: int, max_size: int = 40) -> SideBySide:
+    """Some rows, all narrow or all wide; of wide ones any part may be IPv6, also all or none."""
+    wide = draw(st.booleans())
+    kinds = st.booleans() if wide else st.just(False)
+    rows = [
+        run_of_tuples(records_as_tuples(draw(runs_strategy(max_size=max_size, wide=each))), wide)
+        for each in draw(st.lists(kinds, min_size=1, max_size=max_rows))
+    ]
+    return SideBySide(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
+
 
 # --- round trip ---------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """A dataset that grows, day by day, is what one job over all input writes (kills: jobs/)."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -15,24 +16,73 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.data_card import CARD_NAME
-from beam_pipeline.dataset.manifest import NEXT_FOLDER, write_success
+from beam_pipeline.dataset.croissant import write_croissant
+from beam_pipeline.dataset.data_card import CARD_NAME, read_totals
+from beam_pipeline.dataset.layout import shard_of_row
+from beam_pipeline.dataset.manifest import (
+    INDEX_NAME,
+    MANIFEST_NAME,
+    NEXT_FOLDER,
+    Manifest,
+    write_success,
+)
+from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.export import __main__ as export
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import commit, grouping
+from beam_pipeline.probe_rows.commit import describe_split
+from beam_pipeline.shards.writing import ShardInfo
 from beam_pipeline.sources.options import time_text
+from beam_pipeline.storage.files import file_digests
 from beam_pipeline.storage.gcs import delete_object
 from beam_pipeline.verify import __main__ as verify
 from tests.support.engines import Flink, Gcs, stored_objects
 from tests.support.helpers import YEAR_2024_US, measurements_table, reference_rows
 from tests.support.job_runs import files_of, history, make_dataset, read_rows, write_input
 from tests.support.kills import kill_script
-from tests.support.probe_rows_on_disk import as_version_1
+from tests.support.probe_rows_on_disk import read_records, shard_paths, write_records
 from tests.support.properties import num_examples
 from tests.support.warm_python import warm_python
+
+
+def as_version_1(dataset: Path) -> Path:
+    """Rewrites a dataset as one of format version 1, with other shards and another order."""
+    manifest = Manifest.from_json((dataset / MANIFEST_NAME).read_bytes())
+    splits = {}
+    for name, split in manifest.splits.items():
+        lines = pq.read_table(dataset / name / INDEX_NAME).to_pylist()
+        records = [record for path in shard_paths(dataset, name) for record in read_records(path)]
+        count = len(split.shards)
+        for line in lines:
+            line["shard"] = shard_of_row(line["src_addr"], line["row_index"], count, 1)
+        keys = [(line["shard"], line["src_id"], line["row_index"]) for line in lines]
+        order = sorted(range(len(lines)), key=keys.__getitem__)
+        own = [[records[at] for at in order if keys[at][0] == n] for n in range(count)]
+        options = str(manifest.options["array_record_options"])
+        for path, some in zip(shard_paths(dataset, name), own, strict=True):
+            write_records(path, some, options)
+        ordered = [lines[at] for at in order]
+        for line, position in zip(ordered, (at for some in own for at in range(len(some)))):
+            line["position"] = position
+        pq.write_table(pa.Table.from_pylist(ordered, INDEX_SCHEMA), dataset / name / INDEX_NAME)
+        infos = [
+            ShardInfo(str(path), n, count, len(some), *file_digests(str(path)))
+            for n, (path, some) in enumerate(zip(shard_paths(dataset, name), own, strict=True))
+        ]
+        splits[name] = describe_split(str(dataset), name, infos)
+    told = dataclasses.replace(manifest, format_version=1, splits=splits)
+    data, totals = told.to_json(), read_totals(str(dataset))
+
+    def write(path: str, data: bytes) -> None:
+        Path(path).write_bytes(data)
+
+    write_croissant(str(dataset), told, totals, data, write)
+    write_success(str(dataset), data)
+    return dataset
+
 
 _GOOD = measurements_table(2400, seed=11, num_probes=12)
 # A row that breaks a rule in each part.

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.layout import RowFormat
-from beam_pipeline.dataset.row_codec import RowKey
+from beam_pipeline.dataset.row_codec import RowKey, content_bytes
 from beam_pipeline.dataset.row_encoder import encode_row
-from beam_pipeline.dataset.sorted_run import widen
+from beam_pipeline.dataset.sorted_run import WIDE, widen
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import SortedRun
 from beam_pipeline.probe_rows.job import Workspace
@@ -22,16 +22,50 @@ from beam_pipeline.probe_rows.packets import Packet
 from beam_pipeline.probe_rows.row_splitting import Segment, SplitRows
 from beam_pipeline.shards.claim_checks import ClaimWriter, StoredPayload
 from tests.support.codec_rows import both_encodings
-from tests.support.helpers import (
-    FakeBag,
-    FakeState,
-    eager,
-    make_run,
-    records_as_tuples,
-    runs_strategy,
-)
-from tests.support.probe_rows_on_disk import options_of, plain_cut, rows_in, segments_of
+from tests.support.helpers import eager, make_run, records_as_tuples, runs_strategy
+from tests.support.probe_rows_on_disk import options_of, plain_cut, rows_in
 from tests.support.properties import num_examples
+
+
+class FakeState:
+    """One cell of user state, a value and a bag in one, in memory."""
+
+    def __init__(self) -> None:
+        self.values: list = []
+
+    def read(self) -> Any:
+        return self.values[0] if self.values else None
+
+    def write(self, value: Any) -> None:
+        self.values = [value]
+
+    def clear(self) -> None:
+        self.values = []
+
+
+class FakeBag(FakeState):
+    """A bag in memory; it gives its values back in reverse, since bags promise no order."""
+
+    def read(self) -> list:
+        return self.values[::-1]
+
+    def add(self, value: Any) -> None:
+        self.values.append(value)
+
+
+def segments_of(run: np.ndarray, bounds: list[int], encoding) -> list[Segment]:
+    """Cuts a run at these places; what is numbered here is what `SortBucket` sends."""
+    parts = [run[start:end] for start, end in pairwise([0, *bounds, len(run)])]
+    return [
+        Segment(
+            seq,
+            seq == len(parts) - 1,
+            content_bytes(part, encoding),
+            SortedRun(part.dtype == WIDE, part.tobytes()),
+        )
+        for seq, part in enumerate(parts)
+    ]
+
 
 PROBE = "192.0.2.1"
 

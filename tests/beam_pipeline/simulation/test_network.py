@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.simulation import measurements as simulated_measurements
-from tests.support.generated import NUM_MEASUREMENTS, NUM_PROBES, bytes_of, files_of, rows_of, run
+from tests.support.generated import NUM_MEASUREMENTS, NUM_PROBES, files_of, rows_of, run
+from tests.support.repository import files_below
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +263,7 @@ def test_number_and_order_of_rows(
 def test_seeds_are_reproducible(tmp_path: Path) -> None:
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         assert run(tmp_path / name, f"--seed={seed}", num_measurements=20_000) == 0
-    a, b, c = (bytes_of(tmp_path / name) for name in "abc")
+    a, b, c = (files_below(tmp_path / name) for name in "abc")
     assert a == b
     assert a.keys() == c.keys()
     assert all(a[path] != c[path] for path in a)

@@ -19,9 +19,9 @@ from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
 from tests.support.dataflow_helpers import IMAGE, do_the_work
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.engines import Gcs, stored_objects
-from tests.support.overlap_jobs import SHARED, files_below, flags, read_lines, write_lines
+from tests.support.overlap_jobs import SHARED, flags, read_lines, write_lines
 from tests.support.overlap_jobs import corpus as corpus
-from tests.support.repository import ROOT
+from tests.support.repository import ROOT, files_below
 from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
 

@@ -15,8 +15,9 @@ from beam_pipeline.overlap.attributes import main as write_attributes
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.results import layout
 from tests.support.engines import Flink, Gcs, stored_objects
-from tests.support.overlap_jobs import files_below, write_lines
+from tests.support.overlap_jobs import write_lines
 from tests.support.removal_corpus import SHARED, write_compressed
+from tests.support.repository import files_below
 
 NOTICE = "all who read this page agree to the terms of use that stand below it"
 LENGTH = 8

@@ -14,8 +14,8 @@ from beam_pipeline.overlap.removal import job
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.results.layout import TRAIN_FILES
 from tests.support.kills import kill_script
-from tests.support.overlap_jobs import files_below
 from tests.support.removal_corpus import find_in, write_corpus
+from tests.support.repository import files_below
 from tests.support.warm_python import warm_python
 
 SPLIT = ["--remove=split", "--margin_chars=20", "--min_piece_chars=20"]

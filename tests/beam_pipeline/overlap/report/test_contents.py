@@ -20,8 +20,8 @@ from beam_pipeline.overlap.report.contents import MARGIN_CHARS, Report, read_con
 from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.overlap.results.layout import COVERAGE, REPORT
 from tests.support.overlap_corpus import make_corpus
-from tests.support.overlap_jobs import read_lines
-from tests.support.overlap_report import SETS, TRAINING, contents_of, run, write_lines
+from tests.support.overlap_jobs import read_lines, write_lines
+from tests.support.overlap_report import SETS, TRAINING, contents_of, run
 from tests.support.overlap_runs import run as run_corpus
 
 
@@ -108,7 +108,7 @@ def test_figures_of_random_coverage(
             line |= {"instance_id": f"i{number // 2}", "num_tokens": num_tokens}
             line |= {"num_covered_tokens": covered, "longest_run": random.randrange(9)}
             lines.append(line | {"num_train_documents": random.randrange(1, 40)})
-    write_lines(old / COVERAGE, lines)
+    write_lines(old / COVERAGE, *lines)
     check_figures(contents_of(old), old)
 
 
@@ -133,7 +133,7 @@ def test_report_json_equals_what_the_result_files_give(output: Path, tmp_path: P
 def test_boilerplate_is_ranked_and_bounded(output: Path, tmp_path: Path) -> None:
     old, random = copied(output, tmp_path), Random(3)
     ngrams = [{"ngram": f"n {at}", "n": 2, "documents": random.randrange(20)} for at in range(90)]
-    write_lines(old / "stats/overlap_boilerplate.jsonl", ngrams)
+    write_lines(old / "stats/overlap_boilerplate.jsonl", *ngrams)
     report = contents_of(old)
     expected = sorted(ngrams, key=lambda one: (-one["documents"], one["ngram"]))[:50]
     assert [msgspec.structs.asdict(one) for one in report.boilerplate] == expected
@@ -153,7 +153,7 @@ def test_training_files_are_ranked_and_bounded(output: Path, tmp_path: Path) -> 
         for path in sorted(hits)
         for n in (3, 5)
     ]
-    write_lines(old / "stats/overlap_stats_by_train_path.jsonl", lines)
+    write_lines(old / "stats/overlap_stats_by_train_path.jsonl", *lines)
     report = contents_of(old)
     wanted = sorted(hits, key=lambda path: (-hits[path], path))[:50]
     found = [(file.path, file.num_hit, file.by_set) for file in report.train_files]
@@ -185,7 +185,7 @@ def test_removal_takes_what_the_report_says(tmp_path: Path) -> None:
 def test_rows_by_fields_that_were_hit(output: Path, tmp_path: Path) -> None:
     old = copied(output, tmp_path)
     rows = [{"eval_dataset": "a", "fields_hit": hit} for hit in (["q"], ["q", "answer"], ["q"])]
-    write_lines(old / "stats/overlap_fields.jsonl", rows)
+    write_lines(old / "stats/overlap_fields.jsonl", *rows)
     found = [msgspec.structs.astuple(one) for one in contents_of(old).fields]
     assert found == [("a", "q", 2), ("a", "q, answer", 1)]
 
@@ -195,7 +195,7 @@ def test_columns_of_records_with_lone_surrogates(tmp_path: Path) -> None:
     records = [{"name": "plain \U0001f600", "count": 1, "more": [1]}, {"count": 2, "name": "x"}]
     (tmp_path / "stats").mkdir()
     for given in (records, [*records, {"name": "odd \ud800", "count": 3}]):
-        write_lines(tmp_path / COVERAGE, given)
+        write_lines(tmp_path / COVERAGE, *given)
         table = Output(str(tmp_path)).table(COVERAGE, schema)
         names = [r["name"].encode("utf-8", "backslashreplace").decode() for r in given]
         assert table.column("name").to_pylist() == names

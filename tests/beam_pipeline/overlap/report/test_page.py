@@ -11,7 +11,8 @@ from beam_pipeline.overlap.report.contents import LEVELS, Report, read_contents
 from beam_pipeline.overlap.report.matrix import cell_colors, share_text
 from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.overlap.results.layout import SUMMARY
-from tests.support.browser import visit
+from tests.support.browser import Visit, visit
+from tests.support.overlap_jobs import write_lines
 from tests.support.overlap_report import (
     COMBINING,
     PLANET,
@@ -19,17 +20,34 @@ from tests.support.overlap_report import (
     SETS,
     TRAINING,
     filler,
-    listed_rows,
-    marked,
     page_of,
     run,
-    shown_cards,
-    table,
-    write_lines,
 )
 
+
+def table(seen: Visit, selector: str) -> list[list[str]]:
+    """Returns the words of the rows of a table, headings first."""
+    rows = seen.page.locator(f"{selector} tr").all()
+    return [[" ".join(t.split()) for t in row.locator("th, td").all_inner_texts()] for row in rows]
+
+
+def marked(place: "Locator") -> list[str]:
+    """Returns the texts that are highlighted."""
+    return place.locator("mark").all_text_contents()
+
+
+def shown_cards(seen: Visit) -> list[str]:
+    """Returns the ids of the visible rows with documents."""
+    return seen.page.locator(".instance:visible .id").all_text_contents()
+
+
+def listed_rows(seen: Visit) -> list[str]:
+    """Returns the ids of the visible rows of the list."""
+    return seen.page.locator("table.rows tbody .id:visible").all_text_contents()
+
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator
 
 HOSTILE = '</script><script>alert(1)<!-- --><img src=x onerror="alert(2)">'
 
@@ -210,7 +228,7 @@ def test_hostile_data_is_never_run(tmp_path: Path, browser: "Browser") -> None:
     document = f"{filler(3)} {HOSTILE} & more of &lt;it&gt;"
     output = run(tmp_path, {name: texts}, {f"{name}.jsonl": [(HOSTILE, document)]})
     ngrams = [{"ngram": HOSTILE, "n": 3, "documents": 9}]
-    write_lines(output / "stats/overlap_boilerplate.jsonl", ngrams)
+    write_lines(output / "stats/overlap_boilerplate.jsonl", *ngrams)
     (output / "stats/report.json").unlink()
     summary = json.loads((output / SUMMARY).read_text())
     summary["options"]["tokenizer"] = HOSTILE
