@@ -33,7 +33,7 @@ RUNS = {
     "loading": "--datasets arrow-64k-zstd --loaders seed shards cache --num_workers 0 1 "
     "--num_threads 0 --step_ms 1 --seconds 0.1 --batch_size 8 --num_measurements 20000",
     "planning": "--num_probes 3000 --hosts 8 --num_workers 1",
-    "overlap": "--mb=10 --peer_mb=10 --growth_rows=2000 --lengths=5 --formats=parquet "
+    "overlap": "--parts peers formats --mb=10 --peer_mb=10 --lengths=5 --formats=parquet "
     "--contenders probeline joined",
     "sources": "--size 2k --num_probes=20 --forms csv scamper.jsonl",
     "recall": "--num_rows=48 --num_per_kind=4 --num_background=9 --contenders=probeline",

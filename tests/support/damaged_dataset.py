@@ -1,11 +1,10 @@
 """Datasets to damage, whose checksums and counts hide the damage."""
 
-import hashlib
 import json
 import re
 import shutil
 from collections.abc import Callable
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,15 @@ from beam_pipeline.dataset import row_codec
 from beam_pipeline.dataset.croissant import croissant
 from beam_pipeline.dataset.data_card import SplitTotals, data_card
 from beam_pipeline.dataset.layout import place_of, shard_of_row
-from beam_pipeline.dataset.manifest import SPLITS, Manifest
+from beam_pipeline.dataset.manifest import SPLITS, Manifest, Split, write_success
 from beam_pipeline.dataset.row_codec import decode_record, is_ipv6
 from beam_pipeline.main import main
+from beam_pipeline.probe_rows.commit import describe_split
+from beam_pipeline.shards.writing import ShardInfo
+from beam_pipeline.storage.files import file_digests
 from beam_pipeline.verify import __main__ as verify
 from tests.support.helpers import ipc_stream, measurements_table
-from tests.support.probe_rows_on_disk import read_records, write_records
+from tests.support.probe_rows_on_disk import read_records, restamp, write_records
 
 NUM_SHARDS = 3
 NUM_MEASUREMENTS, NUM_DEAD_LETTERS = 6000 + 1500, 12
@@ -68,8 +70,7 @@ def checksum_of(data: bytes) -> str:
 
 
 def commit(folder: Path, manifest: bytes) -> None:
-    (folder / "manifest.json").write_bytes(manifest)
-    (folder / "_SUCCESS").write_text(checksum_of(manifest) + "\n")
+    write_success(str(folder), manifest)
     describe_anew(folder)
 
 
@@ -171,44 +172,39 @@ class DamagedDataset:
         return "manifest.json", None
 
     def stamp(self, index: bool = True) -> None:
-        """Makes manifest and rows.parquet tell of the files as they are.
+        """Makes manifest and rows.parquet describe the files as they are.
 
         Without `index` the counts and rows.parquet stay: for records that cannot be read.
         """
+        if index:
+            manifest = Manifest.from_json((self.folder / "manifest.json").read_bytes())
+            splits = {name: self._described(name) for name in SPLITS}
+            total = {
+                column: sum(getattr(split, column) for split in splits.values())
+                for column in ("num_probes", "num_records", "num_measurements")
+            }
+            measurements = total.pop("num_measurements")
+            num_rows = measurements + sum(manifest.counts.dead_letters.values())
+            counts = replace(manifest.counts, measurements=measurements, rows_read=num_rows)
+            (generation,) = manifest.generations
+            generations = [replace(generation, counts=counts, **total)]
+            changed = replace(manifest, splits=splits, counts=counts, generations=generations)
+            write_success(str(self.folder), changed.to_json())
+        else:
+            restamp(self.folder)
+        describe_anew(self.folder)
 
-        def change(values: dict) -> None:
-            for name, split in values["splits"].items():
-                lines = [self._describe(shard, index) for shard in split["shards"]]
-                path = self.folder / name / "rows.parquet"
-                if index:
-                    table = pa.Table.from_pylist([*chain(*lines)], schema=pq.read_schema(path))
-                    pq.write_table(table, path)
-                    split["num_probes"] = table["row_index"].to_pylist().count(0)
-                split["index_crc32c"] = checksum_of(path.read_bytes())
-                split["index_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-                for column in ("num_records", "num_measurements", "num_bytes"):
-                    split[column] = sum(shard[column] for shard in split["shards"])
-            counts = values["counts"]
-            counts["measurements"] = sum(s["num_measurements"] for s in values["splits"].values())
-            counts["rows_read"] = counts["measurements"] + sum(counts["dead_letters"].values())
-            (generation,) = values["generations"]
-            generation["counts"] = counts
-            for column in ("num_probes", "num_records"):
-                generation[column] = sum(split[column] for split in values["splits"].values())
-
-        self.manifest(change)
-
-    def _describe(self, shard: dict, index: bool) -> list[dict]:
-        data = (self.folder / shard["path"]).read_bytes()
-        shard |= {"num_bytes": len(data), "crc32c": checksum_of(data)}
-        shard["sha256"] = hashlib.sha256(data).hexdigest()
-        if not index:
-            return []
-        number = int(re.findall(r"_(\d+)-of", shard["path"])[0])
-        lines = [line(number, *item) for item in enumerate(self.read(shard["path"]))]
-        shard["num_records"] = len(lines)
-        shard["num_measurements"] = sum(line["n_measurements"] for line in lines)
-        return lines
+    def _described(self, split: str) -> Split:
+        """Writes a split's rows.parquet and returns its part of the manifest."""
+        lines, infos = [], []
+        for shard in (shard for shard in self.shards if shard.startswith(f"{split}/")):
+            records, path = self.read(shard), str(self.folder / shard)
+            lines += [line(len(infos), *item) for item in enumerate(records)]
+            of_file = len(infos), NUM_SHARDS, len(records), *file_digests(path)
+            infos.append(ShardInfo(path, *of_file))
+        path = self.folder / split / "rows.parquet"
+        pq.write_table(pa.Table.from_pylist(lines, schema=pq.read_schema(path)), path)
+        return describe_split(str(self.folder), split, infos)
 
 
 def order(record: bytes) -> tuple[int, int, int]:

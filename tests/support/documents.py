@@ -68,12 +68,6 @@ def links(page: str) -> list[str]:
     return found
 
 
-def link_texts(page: str) -> list[str]:
-    """Returns the texts of links, as they are written."""
-    texts = (token.content for token in tokens(page) if token.type == "inline")
-    return [text for line in texts for text in re.findall(r"\[([^][]+)\]\(", line)]
-
-
 def code(page: str) -> list[str]:
     """Returns the code of a page: code between backticks, and fenced blocks."""
     return [t.content for t in _inline(page) if t.type in ("code_inline", "fence", "code_block")]

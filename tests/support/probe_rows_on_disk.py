@@ -196,6 +196,7 @@ def restamp(dataset: Path) -> None:
             shards.append(dataclasses.replace(shard, **_fields_of(dataset / shard.path)))
         index = _fields_of(dataset / name / INDEX_NAME)
         changes = {f"index_{name}": index[name] for name in ("crc32c", "sha256")}
+        changes["num_bytes"] = sum(shard.num_bytes for shard in shards)
         splits[name] = dataclasses.replace(split, shards=shards, **changes)
     write_success(str(dataset), dataclasses.replace(manifest, splits=splits).to_json())
 

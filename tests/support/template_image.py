@@ -16,9 +16,10 @@ from google.protobuf import json_format
 from beam_pipeline.storage.files import locked
 from tests.support.clean_environment import clean, done, new_environment
 from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
-from tests.support.dataflow_helpers import IMAGE, do_the_work
+from tests.support.dataflow_helpers import IMAGE
 from tests.support.engines import stored_objects
 from tests.support.repository import ROOT
+from tests.support.stand_ins import one_line
 from tests.support.waiting import HANG_S
 
 TEMPLATES = ROOT / "templates"
@@ -126,37 +127,22 @@ def make_image(base: Path, folder: Path, template: str) -> Image:
     return Image(base / "python" / "bin" / "python", folder / "root", variables)
 
 
-def launch_and_work(
-    base: Path,
-    folder: Path,
-    template: str,
-    words: list[str],
-    bad: str,
-    bucket: str,
-    dataflow: DataflowApi,
-) -> tuple[types.Job, str]:
-    """Launches a template from its image and does its job's work.
+def launched_job(
+    image: Image, words: list[str], bad: str, bucket: str, dataflow: DataflowApi
+) -> types.Job:
+    """Launches a template from its image; returns the job that it wrote.
 
     Args:
-      base: the image that all templates share.
-      folder: where to make the template's own.
       words: the launcher's.
-      bad: a further word, which must be refused.
-
-    Returns:
-      The job, and the error of the bad word.
+      bad: a further word, which must be refused in one line.
     """
-    image = make_image(base, folder / "image", template)
     words = [*words, f"--dataflow_endpoint={dataflow.endpoint}"]
     refused = image.launch(*words, bad)
-    assert refused.returncode == 2
+    assert refused.returncode == 2 and bad in one_line(refused.stderr)
     result = image.launch(*words)
     assert result.returncode == 0, result.stderr
     assert dataflow.jobs == []  # Dataflow starts what was written, nobody else does
-    job = template_at(bucket)
-    report = do_the_work(image.python, folder / "work", job)
-    assert report["source"].startswith(f"{base}/python")
-    return job, refused.stderr
+    return template_at(bucket)
 
 
 def copy(source: Path, target: Path, into: bool) -> None:

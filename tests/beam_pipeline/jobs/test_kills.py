@@ -84,8 +84,8 @@ def copied(name: str, tmp_path_factory: pytest.TempPathFactory) -> Copied:
 
 
 # Shares of all changes, and places counted from the last one.
-SHARES = [0.02, 0.2, 0.4, 0.6, 0.75, 0.85]
-LAST = [-28, -22, -18, -15, -13, -11, -10, -9, -8, -7, -6, -5, -4, -3, -2, -1, 0]
+SHARES = [0.05, 0.4, 0.75]
+LAST = [-22, -15, -11, -9, -8, -7, -6, -5, -4, -3, -2, -1, 0]
 
 
 def check_and_rerun(job: JobCase, whole: Undisturbed, folder: Path, output: Path) -> None:
