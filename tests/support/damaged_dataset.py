@@ -200,8 +200,8 @@ class DamagedDataset:
         for shard in (shard for shard in self.shards if shard.startswith(f"{split}/")):
             records, path = self.read(shard), str(self.folder / shard)
             lines += [line(len(infos), *item) for item in enumerate(records)]
-            of_file = len(infos), NUM_SHARDS, len(records), *file_digests(path)
-            infos.append(ShardInfo(path, *of_file))
+            number, count = len(infos), len(records)
+            infos.append(ShardInfo(path, number, NUM_SHARDS, count, *file_digests(path)))
         path = self.folder / split / "rows.parquet"
         pq.write_table(pa.Table.from_pylist(lines, schema=pq.read_schema(path)), path)
         return describe_split(str(self.folder), split, infos)
