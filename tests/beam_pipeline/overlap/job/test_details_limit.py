@@ -11,7 +11,8 @@ from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import gathering, preparing, scanning
 from tests.support import documents
 from tests.support.overlap_jobs import corpus as corpus
-from tests.support.overlap_jobs import files_below, flags
+from tests.support.overlap_jobs import flags
+from tests.support.repository import files_below
 
 
 def test_scan_is_kept_without_room_for_details(

@@ -19,7 +19,8 @@ from beam_pipeline.overlap.job.config import flag_fields
 from beam_pipeline.overlap.results.layout import INPUT_FILES, SUCCESS_NAME, SUMMARY
 from tests.support.engines import Gcs
 from tests.support.overlap_jobs import corpus as corpus
-from tests.support.overlap_jobs import files_below, flags, write_lines
+from tests.support.overlap_jobs import flags, write_lines
+from tests.support.repository import files_below
 
 
 def test_a_result_names_its_files_options_and_versions(corpus: Path) -> None:
