@@ -1,6 +1,7 @@
 """Bench: measurements in Parquet to probe rows in ArrayRecord, Probeline and its peers.
 
     python -m benchmarks.grouping --sizes 1m 10m --rounds 3
+    python -m benchmarks.grouping --sizes 20m --measurements_per_probe 10 --contenders main duckdb
 
 Data is generated once per size. Every round runs all contenders on it, each as a separate process,
 and begins with a different one; a run counts only if its output has all measurements. An unmeasured
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 from benchmarks import markdown as md
 from benchmarks import runner
+from benchmarks.random_probes import write_measurements
 from benchmarks.results import Median, Results, Run, medians
 from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found
 
@@ -64,32 +66,45 @@ def _run(argv: Sequence[str]) -> int:
     add = parser.add_argument
     add("--sizes", nargs="+", type=runner.number, default=[1_000_000, 10_000_000])
     runner.add_choices(parser, "--contenders", CONTENDERS)
-    add("--num_probes", type=int, default=NUM_PROBES)
+    add("--num_probes", type=int, default=NUM_PROBES, help="of a simulated network")
+    add("--measurements_per_probe", type=int, default=0, help="of random probes, in their place")
     add("--threads", type=int, default=os.cpu_count() or 1)
     add("--array_record_options", default="group_size:1,zstd:1")
     args = parser.parse_args(argv)
-    given = ("num_probes", "seed", "threads", "array_record_options")
+    given = ("num_probes", "measurements_per_probe", "seed", "threads", "array_record_options")
     options = {name: getattr(args, name) for name in given} | {
         "measurement_encoding": "arrow",
         "max_row_size_mb": MAX_ROW_SIZE_MB,
         "train_ratio": TRAIN_RATIO,
     }
-    bench = Bench("grouping", args, options)
+    name = "histories" if args.measurements_per_probe else "grouping"
+    bench = Bench(name, args, options)
     for name in args.contenders:
         bench.warm_up(name, _measured(bench, name, WARM_UP_MEASUREMENTS, 0))
     for size in args.sizes:
         for number, name in bench.rounds(args.contenders):
             bench.keep(_measured(bench, name, size, number))
-    return bench.end(markdown([bench.results]))
+    table = histories if args.measurements_per_probe else markdown
+    return bench.end(table([bench.results]))
 
 
-def _case(name: str, size: int) -> dict[str, str | int]:
-    return {"contender": name, "num_measurements": size}
+def _case(bench: Bench, name: str, size: int) -> dict[str, str | int]:
+    case: dict[str, str | int] = {"contender": name, "num_measurements": size}
+    if bench.args.measurements_per_probe:
+        case["num_probes"] = size // bench.args.measurements_per_probe
+    return case
 
 
 def generated(bench: Bench, size: int) -> Path:
-    """Returns a folder of `size` simulated measurements."""
+    """Returns a folder of `size` measurements, simulated or of random probes."""
     num_probes, seed = bench.args.num_probes, bench.args.seed
+    if bench.args.measurements_per_probe:
+        num_probes = size // bench.args.measurements_per_probe
+        folder = bench.args.data_dir / f"random-{size}-{num_probes}-{seed}"
+        if not folder.exists():
+            with runner.appears_whole(folder) as being_made:
+                write_measurements(being_made, size, num_probes, seed)
+        return folder
     folder = bench.args.data_dir / f"measurements-{size}-{num_probes}-{seed}"
     return runner.generated(folder, num_measurements=size, num_probes=num_probes, seed=seed)
 
@@ -102,10 +117,12 @@ def _measured(bench: Bench, name: str, size: int, number: int) -> Run:
             counted = runner.call("benchmarks.check:count", folder / "rows")
         except RuntimeError as error:
             return Found({}, f"the output cannot be read: {error}")
-        return Found({}, fault(counted, size), {"output": counted})
+        files = (path for path in (folder / "rows").rglob("*") if path.is_file())
+        figures = {"output_mib": sum(path.stat().st_size for path in files) / 2**20}
+        return Found(figures, fault(counted, size), {"output": counted})
 
     return bench.measured(
-        _case(name, size),
+        _case(bench, name, size),
         number,
         lambda folder: command(name, data, folder / "rows", bench.args),
         check,
@@ -171,6 +188,25 @@ def markdown(day: Sequence[Results]) -> str:
         "start of the interpreter included.",
         "The peers do less, which favours them: they do not check or canonicalise addresses, "
         "write no manifest or row index, and one file per split.",
+        *(line for results in day for line in md.shortfalls(results, _title, at)),
+    ]
+    return md.page([md.results_table(columns, lines, num_named=3)], notes)
+
+
+def histories(day: Sequence[Results]) -> str:
+    """Returns one table of a day's runs on random probes."""
+    lines = [line for results in day for line in medians(results.runs)]
+    lines.sort(key=lambda line: (_size(line), line.case["num_probes"], line.case["contender"]))
+    columns: md.Columns = {
+        "contender": lambda line: _title(line.case),
+        "measurements": lambda line: md.size(line.case["num_measurements"]),
+        "probes": lambda line: f"{line.case['num_probes']:,}",
+        **md.COSTS,
+        "output MiB": md.figure("output_mib"),
+    }
+    at = lambda case: f"at {md.size(case['num_measurements'])}"  # noqa: E731
+    notes = [
+        md.circumstances(day[-1]),
         *(line for results in day for line in md.shortfalls(results, _title, at)),
     ]
     return md.page([md.results_table(columns, lines, num_named=3)], notes)

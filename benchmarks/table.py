@@ -3,8 +3,8 @@
     python -m benchmarks.table [--bench=loading] [--document=FILE] [--results=benchmarks/results]
 
 Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document named by
-DOCUMENTS. `headlines`, for the README, has a line per bench; `grouping` and
-`growing` show all results of the newest day.
+DOCUMENTS. `headlines`, for the README, has a line per bench; `grouping`,
+`growing` and `histories` show all results of the newest day.
 """
 
 import sys
@@ -60,6 +60,7 @@ DOCUMENTS = {
     "engines": Document(_ROWS, _newest("engines", engines.markdown)),
     "grouping": Document(_ROWS, _newest_day("grouping", grouping.markdown)),
     "growing": Document(_ROWS, _newest_day("growing", growing.markdown)),
+    "histories": Document(_ROWS, _newest_day("histories", grouping.histories)),
     "headlines": Document(Path("README.md"), headlines.markdown),
     "loading": Document(_BATCHES, _newest("loading", loading_table.markdown)),
     "overlap": Document(_OVERLAP, _newest("overlap", overlap_table.markdown)),
