@@ -36,6 +36,7 @@ from beam_pipeline.documents.json_records import Records
 from beam_pipeline.documents.reading import DAMAGED, Columns, read_unit
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources.reading import UnreadableInputError
+from beam_pipeline.storage.lines import damage_reason
 
 MAX_RECORD_BYTES = 256 << 20  # ArrayRecord's writer takes six times as much memory
 _TARGETS = {BYTES_LIST: pa.large_binary(), FLOAT_LIST: pa.float32(), INT64_LIST: pa.int64()}
@@ -84,7 +85,7 @@ def read_batches(unit: WorkUnit, options: RecordOptions) -> Iterator[Batch]:
             yield batch
             row += batch.num_read + batch.num_blank
     except DAMAGED as error:
-        problem = one_line(error)
+        problem = damage_reason(path, error)
     if problem is not None:
         unreadable = UnreadableInputError(path, row, problem, row - first_row)
         if options.on_bad_file == "fail":

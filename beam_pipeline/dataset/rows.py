@@ -492,6 +492,8 @@ def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | Damag
         try:
             data = reader.read()
         except READ_ERRORS as error:
+            if cause := _system_error(error):
+                raise cause from error
             yield DamagedRecordError(one_line(error))
             reader = _open_shard(path)  # a reader cannot be used after an error
             reader.seek(record + 1)
@@ -510,6 +512,8 @@ def _open_shard(path: str) -> ArrayRecordReader:
         try:
             reader.close()
         except RuntimeError as error:
+            if cause := _system_error(error):
+                raise cause from error
             reason = f": {one_line(error)}"
         raise DamagedRecordError(f"it is not a whole ArrayRecord file{reason}")
     return reader

@@ -20,11 +20,12 @@ from beam_pipeline.documents.fields import DOCUMENT_NAME
 from beam_pipeline.documents.json import is_json
 from beam_pipeline.documents.json_records import begins_sequence
 from beam_pipeline.documents.parquet import check_text_column
-from beam_pipeline.errors import UsageError, one_line
+from beam_pipeline.errors import UsageError
 from beam_pipeline.storage.files import check_path, check_regular, open_file
 from beam_pipeline.storage.lines import (
     BYTE_ORDER_MARK,
     DAMAGE,
+    damage_reason,
     decompressed,
     explained_damage,
     read_blocks,
@@ -166,7 +167,7 @@ def inspect(
         try:
             return _inspect(file, input_format, check or (lambda *_: None))
         except DAMAGE as error:
-            return InputFile(file, input_format, problem=one_line(error))
+            return InputFile(file, input_format, problem=damage_reason(file.path, error))
 
 
 def _inspect(

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import BinaryIO, NamedTuple
 
 from beam_pipeline.dataset.layout import OutputFormat
-from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.sources import atlas, detection, mapping, tables
 from beam_pipeline.sources.anonymize import WITHHELD
 from beam_pipeline.sources.options import InputFormat, ReadOptions
@@ -27,6 +27,7 @@ from beam_pipeline.storage.lines import (
     DAMAGE,
     SMALLER_WINDOW,
     compression_of,
+    damage_reason,
     decompressed,
     needs_large_window,
 )
@@ -208,7 +209,7 @@ def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
         with open_parquet(path, version=version) as parquet:
             schema, metadata = parquet.schema_arrow, parquet.metadata
     except (*DAMAGE, UnicodeDecodeError) as error:  # Arrow decodes names of columns
-        return MeasurementFile(file, input_format, (), reason_of(error, options))
+        return MeasurementFile(file, input_format, (), reason_of(path, error, options))
     if options.input_format == "auto" and atlas.is_bigquery_export(schema):
         input_format = "atlas_bigquery"
     if input_format == "atlas_bigquery":
@@ -254,12 +255,16 @@ def _head(stream: BinaryIO, num_bytes: int) -> bytes:
     return head
 
 
-def reason_of(error: Exception, options: ReadOptions) -> str:
-    """Returns why a file cannot be read; with --anonymize, without content of the file."""
+def reason_of(path: str, error: Exception, options: ReadOptions) -> str:
+    """Returns the damage of a file; with --anonymize, without content of the file.
+
+    Raises as `damage_reason`.
+    """
+    reason = damage_reason(path, error)
     if needs_large_window(error):
         return f"its Zstandard window is too large: {SMALLER_WINDOW}"
     if options.anonymize is None:
-        return one_line(error)
+        return reason
     if isinstance(error, OSError) and error.errno:
         return error.strerror or type(error).__name__
     return f"{type(error).__name__}, its message is {WITHHELD}"

@@ -120,7 +120,7 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
         shown = None if options.anonymize else error  # a traceback would show its text
         if piece.span:
             row = row_in_file(piece.file, piece.span, row)
-        reason, num_kept = inputs.reason_of(error, options), row - piece.first_row
+        reason, num_kept = inputs.reason_of(piece.path, error, options), row - piece.first_row
         raise UnreadableInputError(piece.path, row, reason, num_kept) from shown
     num_rows = row - piece.first_row
     if piece.row_groups and num_rows != piece.num_rows:

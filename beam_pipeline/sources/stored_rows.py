@@ -17,7 +17,7 @@ from beam_pipeline.dataset.manifest import INDEX_NAME, MANIFEST_NAME, NAMES_NAME
 from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, open_whole, read_shard
 from beam_pipeline.dataset.sorted_run import WIDE, join
-from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.sources.inputs import MeasurementFile, Piece, StoredShard
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from beam_pipeline.sources.options import COLUMNS
@@ -28,6 +28,7 @@ from beam_pipeline.storage.files import (
     read_file,
     size_and_checksum,
 )
+from beam_pipeline.storage.lines import damage_reason
 from beam_pipeline.storage.matching import file_versions
 
 _OWN_NAMES = (MANIFEST_NAME, INDEX_NAME, NAMES_NAME, "croissant.json")
@@ -118,7 +119,8 @@ def read_blocks(piece: Piece, batch_rows: int) -> Iterator[Block]:
                 yield _block(runs, src_addrs)
                 runs, src_addrs, waiting = [], [], 0
     except READ_ERRORS as error:
-        raise _damaged(piece.path, f"record {num_records}: {one_line(error)}") from error
+        reason = f"record {num_records}: {damage_reason(piece.path, error)}"
+        raise _damaged(piece.path, reason) from error
     if runs:
         yield _block(runs, src_addrs)
     if num_records != shard.num_records:

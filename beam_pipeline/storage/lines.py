@@ -6,6 +6,7 @@ Memory is bounded: overlong lines are truncated. Lines end only at b"\\n".
 """
 
 import bz2
+import errno
 import io
 import lzma
 import re
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO, Literal, cast
 import pyarrow as pa
 from isal import igzip, igzip_lib
 
-from beam_pipeline.errors import ProbelineError, explained, one_line
+from beam_pipeline.errors import ProbelineError, explained, machine_error, one_line
 
 Compression = Literal["gzip", "bzip2", "zstd", "xz"]
 BLOCK_BYTES = 1 << 20
@@ -28,6 +29,7 @@ DAMAGE: tuple[type[Exception], ...] = (
     pa.ArrowException,
     cast(type[Exception], igzip_lib.IsalError),  # its stub declares an instance
 )
+_FAILED_STORAGE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN)
 SMALLER_WINDOW = "compress it again without --long, whose window is too large for a worker"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP_MAGIC, BZIP2_MAGIC, _XZ_MAGIC = b"\x1f\x8b", b"BZh", b"\xfd7zX"
@@ -52,6 +54,20 @@ def explained_damage(
         if needs_large_window(error):
             cure = SMALLER_WINDOW
         raise ProbelineError(f"cannot read {path}{place}: {reason}; {cure}") from error
+
+
+def damage_reason(path: str, error: Exception) -> str:
+    """Returns the damage of a file in a line, given one of DAMAGE.
+
+    Raises ProbelineError if instead the machine or the storage failed, such as for a lack of file
+    handles or a stale NFS handle: such a file is not damaged.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _FAILED_STORAGE:
+        raise explained("read", path, error) from error
+    if (known := machine_error(error)) is not None:
+        raise known from error
+    return one_line(error)
 
 
 def needs_large_window(error: Exception) -> bool:

@@ -7,6 +7,7 @@ every probe measured, in order: what a dataset made of that table must hold.
 import functools
 import io
 import ipaddress
+import os
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
@@ -288,3 +289,27 @@ def ipc_stream(batch: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
+
+
+class _FailingFile(io.FileIO):
+    """A file on a storage that fails after some reads, of at most 1,000 bytes."""
+
+    def __init__(self, path: str, num_reads: int, failure: OSError):
+        super().__init__(path)
+        self._num_reads, self._failure = num_reads, failure
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._num_reads -= 1
+        if self._num_reads < 0:
+            raise self._failure
+        return super().readinto(memoryview(buffer)[:1000])
+
+
+def fail_reads(patch: pytest.MonkeyPatch, number: int, num_reads: int) -> None:
+    """Lets local files fail with an error number after some reads."""
+
+    def opened(path: str, mode: str) -> io.BufferedReader:
+        failure = OSError(number, os.strerror(number))
+        return io.BufferedReader(_FailingFile(path, num_reads, failure))
+
+    patch.setattr("beam_pipeline.storage.files.open", opened, raising=False)

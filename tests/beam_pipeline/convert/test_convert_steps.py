@@ -1,6 +1,7 @@
 """The steps of the conversion, each without a runner: units, records, blocks, shards."""
 
 import contextlib
+import errno
 import json
 import math
 from pathlib import Path
@@ -38,6 +39,7 @@ from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import BlockWriter, StagedBlock, plan_shards, read_part
 from beam_pipeline.storage.matching import match
 from tests.support.conversions import write_tfrecord
+from tests.support.helpers import fail_reads
 
 
 def features_of(record: bytes | None) -> dict[str, list[Any]]:
@@ -289,3 +291,17 @@ def test_json_beyond_orjson(tmp_path: Path) -> None:
     records, letters, _ = read_all(tmp_path / "x", input_format="jsonl", record="json")
     assert records == lines[:3]
     assert letters == [(3, "json_invalid"), (4, "json_invalid")]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "tfrecord"])
+def test_failed_storage_is_not_a_bad_file(suffix: str, tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / f"in.{suffix}"
+    if suffix == "tfrecord":
+        write_tfrecord(path, [b"record"] * 200)
+    else:
+        path.write_bytes(b'{"text": "a"}\n' * 200)
+    for num_reads in range(3):
+        with monkeypatch.context() as patch:
+            fail_reads(patch, errno.ESTALE, num_reads)
+            with pytest.raises(ProbelineError, match=r"^cannot read .*in\..*Stale"):
+                read_all(path, on_bad_file="dead_letter")

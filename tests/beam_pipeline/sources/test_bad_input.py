@@ -1,9 +1,12 @@
 """What a user can get wrong: one line with the value, the limit and the cure, and the exit code."""
 
+import errno
 import gzip
 import json
+import os
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +15,11 @@ import pytest
 
 from beam_pipeline.dataset.layout import split_of
 from beam_pipeline.dataset.rows import open_dataset
+from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import packets
-from tests.support.helpers import measurements_table
+from tests.support.forms import FORMS, read
+from tests.support.helpers import fail_reads, measurements_table
 from tests.support.warm_python import warm_python
 
 
@@ -180,3 +185,22 @@ def test_src_id_collision(tmp_path: Path, capsys, monkeypatch, train_ratio: floa
     line = fails(capsys, 1, tmp_path / "out", *flags)
     assert "same src_id 7" in line
     assert len(probes) == 2 and all(probe in line for probe in probes)
+
+
+@pytest.mark.parametrize("name", ["EIO", "ESTALE", "EMFILE", "ENOMEM"])
+@pytest.mark.parametrize(
+    "form", ["comma", "tab, gzip", "semicolon, bzip2", "JSON lines", "scamper"]
+)
+def test_failed_storage_is_not_a_bad_file(
+    form: str, name: str, tmp_path: Path, monkeypatch
+) -> None:
+    """Not even --on_bad_file=dead_letter continues without the file, wherever reading fails."""
+    write, options = FORMS[form]
+    path = tmp_path / "pings"
+    path.write_bytes(write([(10**15 + i, "192.0.2.1", "192.0.2.2", i / 8) for i in range(400)]))
+    number = getattr(errno, name)
+    for num_reads in range(1 + min(4, path.stat().st_size // 1000)):
+        with monkeypatch.context() as patch:
+            fail_reads(patch, number, num_reads)
+            with pytest.raises(ProbelineError, match=rf"^cannot .*{os.strerror(number)}; "):
+                list(read(path, replace(options, skip_bad_files=True)))
