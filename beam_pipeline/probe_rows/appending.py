@@ -67,11 +67,6 @@ def check(base: Dataset, ours: dict[str, Any]) -> None:
         )
 
 
-def has_added(base: Dataset, planned: Generation) -> bool:
-    """Returns whether a dataset already has these files: an append is idempotent."""
-    return planned.files_digest in [each.files_digest for each in base.manifest.generations]
-
-
 def all_inputs(base: Dataset | None, planned: Generation) -> list[str]:
     """Returns the inputs of all generations."""
     if base is None:
@@ -83,15 +78,11 @@ def all_inputs(base: Dataset | None, planned: Generation) -> list[str]:
 def as_base(manifest: Manifest) -> Manifest:
     """Returns the part of the dataset's manifest that the commit needs."""
     splits = {name: replace(split, shards=[]) for name, split in manifest.splits.items()}
-    generations = manifest.generations or [_first_generation(manifest)]
-    return replace(manifest, splits=splits, generations=generations)
-
-
-def _first_generation(manifest: Manifest) -> Generation:
-    """Returns the only generation of a manifest that predates their list."""
     probes = sum(split.num_probes for split in manifest.splits.values())
     records = sum(split.num_records for split in manifest.splits.values())
-    return Generation("", [], {}, manifest.versions, manifest.counts, probes, records)
+    # The only generation of a manifest that predates their list.
+    first = Generation("", [], {}, manifest.versions, manifest.counts, probes, records)
+    return replace(manifest, splits=splits, generations=manifest.generations or [first])
 
 
 _READ_OPTIONS = ("input_format", "columns", "time_unit", "rtt_unit", "failed", "ends")

@@ -40,11 +40,6 @@ def num_buckets(rows_in_all: int) -> int:
     return min(max(1, -(-rows_in_all // BUCKET_ROWS)), MAX_BUCKETS)
 
 
-def joined_bytes(memory_bytes: int) -> int:
-    """Returns the bytes of small chunks to join at a time; joining takes three times as much."""
-    return memory_bytes // 4
-
-
 class History(NamedTuple):
     """Complete histories of probes, each as a sorted run."""
 
@@ -116,7 +111,7 @@ class Bucket:
     def _in_memory(self, start: int, end: int) -> Iterator[History]:
         """Yields the histories of probes [start, end): the narrow ones, then the wide ones."""
         begun = [part for chunk in self._chunks for part in chunk.take(end)]
-        parts = [(as_array(is_wide, wait()), *whose) for is_wide, wait, *whose in begun]
+        parts = [(as_array(is_wide, wait()), ranks, n) for is_wide, wait, ranks, n in begun]
         # Usually each file covers one period: placed in time order, the runs of a probe are sorted.
         parts.sort(key=lambda part: int(part[0]["event_time"][0]))
         for wide in (False, True):
@@ -168,7 +163,7 @@ def _readers(
             continue
         small.append(chunk)
         small_bytes += chunk.num_bytes
-        if small_bytes >= joined_bytes(memory_bytes):
+        if small_bytes >= memory_bytes // 4:  # joining takes three times as much
             readers.append(_ChunkReader.of_joined(small, buffer))
             small, small_bytes = [], 0
     if small:
@@ -177,13 +172,8 @@ def _readers(
     return readers
 
 
-class _Part(NamedTuple):
-    """The runs of consecutive probes in a chunk, which are being read."""
-
-    is_wide: bool
-    wait: Callable[[], bytes]
-    ranks: np.ndarray  # int32 [p]
-    lengths: np.ndarray  # int64 [p]
+# The runs of consecutive probes, being read: is wide; ranks, int32 [p]; lengths, int64 [p].
+_Part = tuple[bool, Callable[[], bytes], np.ndarray, np.ndarray]
 
 
 class _ChunkReader:
@@ -234,7 +224,7 @@ class _ChunkReader:
         for (dtype, runs), lengths in zip(self._runs, self._counts, strict=True):
             if count := int(lengths[probes].sum()):
                 wait = runs.prefetch(count * dtype.itemsize)
-                yield _Part(dtype == WIDE, wait, self.ranks[probes], lengths[probes])
+                yield dtype == WIDE, wait, self.ranks[probes], lengths[probes]
 
     def runs_of(self, rank: int) -> Iterator[UnreadRun]:
         """Yields the runs of a probe, which is the next one if the chunk contains it."""

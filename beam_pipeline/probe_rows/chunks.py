@@ -5,22 +5,22 @@
 At 35 billion measurements a chunk has a few thousand bytes. Such chunks are joined as they arrive,
 so that a bucket handles few large ones.
 
-With many probes, tables are a large part of a chunk. A packed table stores its columns one after
-another, as differences from the column's smallest value, each in the bytes that the largest needs.
-An IPv4 address thus takes 4 bytes instead of 16, and a count mostly one:
+With many probes, tables are a large part of a chunk. A packed table stores values as differences
+from the smallest of their column, in the bytes that the largest of the work unit needs. An IPv4
+address thus takes 4 bytes instead of 16, and a count mostly one or two:
 
-  | number of probes uint64 | for each column: smallest value uint64, width uint64 | the columns |
+  | number of probes | smallest value of each column | width of each, all uint64 | probe by probe |
 """
 
 import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numba import uint8, uint64
+from numba import uint64
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.kernels import kernel, subkernel
+from beam_pipeline.kernels import kernel
 from beam_pipeline.probe_rows.pregroup import Grouped, rank
 from beam_pipeline.shards.claim_checks import ClaimWriter, Payload, payload_bytes
 
@@ -37,18 +37,14 @@ class Chunk(Message, frozen=True):
     spans: bytes  # int64 [n, 2], first and last time of each probe of SPAN_RECORDS or more
 
     @property
-    def payloads(self) -> tuple[Payload, Payload, Payload]:
-        """All payloads, each of which may be stored."""
-        return self.probes, self.narrow, self.wide
-
-    @property
     def num_bytes(self) -> int:
-        return sum(map(payload_bytes, self.payloads))
+        return sum(map(payload_bytes, (self.probes, self.narrow, self.wide)))
 
     @property
     def is_small(self) -> bool:
         """Whether it is inline and no probe has a span."""
-        return not self.spans and all(isinstance(payload, bytes) for payload in self.payloads)
+        payloads = self.probes, self.narrow, self.wide
+        return not self.spans and all(isinstance(payload, bytes) for payload in payloads)
 
 
 def store_chunks(grouped: Grouped, writer: ClaimWriter) -> list[tuple[int, Chunk]]:
@@ -59,22 +55,20 @@ def store_chunks(grouped: Grouped, writer: ClaimWriter) -> list[tuple[int, Chunk
     is_first = np.ones(len(counts) + 1, bool)
     is_first[1:-1] = (np.diff(grouped.buckets) != 0) | is_large[1:] | is_large[:-1]
     starts = np.flatnonzero(is_first)
-    tables, table_bounds = pack(table, starts)
     of_span, spans = spans_of(grouped, counts)
     parts = [
         _pieces(data, bounds)
         for data, bounds in (
-            (tables, table_bounds),
             (grouped.narrow, grouped.narrow_bounds[starts]),
             (grouped.wide, grouped.wide_bounds[starts]),
             (spans, np.searchsorted(of_span, starts)),
         )
     ]
-    buckets = grouped.buckets[starts[:-1]].tolist()
+    buckets, tables = grouped.buckets[starts[:-1]].tolist(), pack(table, starts)
     put = writer.put
     return [
         (bucket, Chunk(put(probes), put(narrow), put(wide), bytes(its_spans)))
-        for bucket, probes, narrow, wide, its_spans in zip(buckets, *parts, strict=True)
+        for bucket, probes, narrow, wide, its_spans in zip(buckets, tables, *parts, strict=True)
     ]
 
 
@@ -152,24 +146,31 @@ def place(records, lengths, ranks, is_here, run, place_at):
 
 
 NUM_COLUMNS = 4  # upper and lower half of the address, numbers of narrow and of wide records
-_HEADER_BYTES = 8 + 16 * NUM_COLUMNS
+_HEADER = np.dtype(
+    [("count", "<i8"), ("smallest", "<u8", NUM_COLUMNS), ("widths", "<i8", NUM_COLUMNS)]
+)
+_HEADER_BYTES = _HEADER.itemsize
 
 
 # --- packed tables ------------------------------------------------------------------------------
 
 
-def pack(tables: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Packs adjacent tables, uint64 [NUM_COLUMNS, p] with bounds int64 [t + 1], none empty.
-
-    Returns the packed tables, uint8 [n], and their bounds, int64 [t + 1].
-    """
-    smallest, widths = np.empty((2, len(bounds) - 1, NUM_COLUMNS), np.uint64)
-    _measure(tables, bounds, smallest, widths)
-    value_bytes = widths.sum(axis=1).view(np.int64) * np.diff(bounds)
-    packed_bounds = np.concatenate([[0], np.cumsum(_HEADER_BYTES + value_bytes)])
-    packed = np.empty(packed_bounds[-1], np.uint8)
-    _pack(tables, bounds, smallest, widths, packed)
-    return packed, packed_bounds
+def pack(table: np.ndarray, bounds: np.ndarray) -> list[bytes]:
+    """Packs the parts of a table, uint64 [NUM_COLUMNS, p], with bounds int64 [parts + 1]."""
+    if not table.size:
+        return []
+    smallest = table.min(axis=1)
+    values = np.subtract(table, smallest[:, None], order="C")
+    widths = [(largest.bit_length() + 7) // 8 for largest in values.max(axis=1).tolist()]
+    columns = values.view(np.uint8).reshape(NUM_COLUMNS, -1, 8)
+    lines = np.hstack([column[:, :width] for column, width in zip(columns, widths, strict=True)])
+    headers = np.zeros(len(bounds) - 1, _HEADER)
+    headers["count"], headers["smallest"], headers["widths"] = np.diff(bounds), smallest, widths
+    pairs = itertools.pairwise(bounds.tolist())
+    return [
+        header.tobytes() + lines[start:end].tobytes()
+        for header, (start, end) in zip(headers, pairs, strict=True)
+    ]
 
 
 def counts_of(tables: np.ndarray) -> np.ndarray:
@@ -179,76 +180,22 @@ def counts_of(tables: np.ndarray) -> np.ndarray:
 
 def unpack(tables: Sequence[bytes]) -> np.ndarray:
     """Unpacks tables into adjacent ones: uint64 [NUM_COLUMNS, p]."""
-    counts = np.frombuffer(b"".join(table[:8] for table in tables), np.uint64).view(np.int64)
-    starts = np.cumsum([0, *map(len, tables[:-1])])
-    columns = np.empty((NUM_COLUMNS, counts.sum()), np.uint64)
-    _unpack(np.frombuffer(b"".join(tables), np.uint8), starts, counts, columns)
+    headers = np.frombuffer(b"".join(table[:_HEADER_BYTES] for table in tables), _HEADER)
+    columns = np.empty((NUM_COLUMNS, headers["count"].sum()), np.uint64)
+    _unpack(np.frombuffer(b"".join(tables), np.uint8), headers, columns)
     return columns
 
 
-@subkernel
-def _width(span):
-    """Returns the bytes needed for values up to `span`."""
-    width = 0
-    while width < 8 and span >> uint64(8 * width) > 0:
-        width += 1
-    return width
-
-
 @kernel
-def _measure(tables, bounds, smallest, widths):
-    """Sets the smallest value of each column of each table, and the bytes per value."""
-    for table in range(len(widths)):
-        for column in range(len(tables)):
-            low = high = tables[column, bounds[table]]
-            for probe in range(bounds[table] + 1, bounds[table + 1]):
-                value = tables[column, probe]
-                low, high = min(low, value), max(high, value)
-            smallest[table, column], widths[table, column] = low, _width(high - low)
-
-
-@kernel
-def _pack(tables, bounds, smallest, widths, packed):
-    at = 0
-    for table in range(len(widths)):
-        start, end = bounds[table], bounds[table + 1]
-        at = _put(packed, at, uint64(end - start), 8)
-        for column in range(len(tables)):
-            at = _put(packed, at, smallest[table, column], 8)
-            at = _put(packed, at, widths[table, column], 8)
-        for column in range(len(tables)):
-            width = np.int64(widths[table, column])
-            for value in tables[column, start:end]:
-                at = _put(packed, at, value - smallest[table, column], width)
-
-
-@subkernel
-def _put(packed, at, value, width):
-    """Writes the low `width` bytes of a value and returns their end."""
-    for i in range(width):
-        packed[at + i] = uint8(value >> uint64(8 * i))
-    return at + width
-
-
-@subkernel
-def _take(packed, at, width):
-    """Reads a value of `width` bytes."""
-    value = uint64(0)
-    for i in range(width):
-        value |= uint64(packed[at + i]) << uint64(8 * i)
-    return value
-
-
-@kernel
-def _unpack(packed, starts, counts, columns):
-    first = 0
-    for table in range(len(starts)):
-        header = starts[table] + 8
-        at = starts[table] + _HEADER_BYTES
-        for number in range(len(columns)):
-            base = _take(packed, header + 16 * number, 8)
-            width = np.int64(_take(packed, header + 16 * number + 8, 8))
-            for probe in range(first, first + counts[table]):
-                columns[number, probe] = base + _take(packed, at, width)
-                at += width
-        first += counts[table]
+def _unpack(packed, headers, columns):
+    at = first = 0
+    for header in headers:
+        at += _HEADER_BYTES
+        for probe in range(first, first + header.count):
+            for column in range(NUM_COLUMNS):
+                value = uint64(0)
+                for i in range(header.widths[column]):
+                    value |= uint64(packed[at + i]) << uint64(8 * i)
+                columns[column, probe] = header.smallest[column] + value
+                at += header.widths[column]
+        first += header.count

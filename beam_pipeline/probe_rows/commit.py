@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -64,10 +64,11 @@ def write_dataset(
     summaries, shards = sorted(summaries), list(shards)
     check_read(planned, ((summary.unit, summary.planned_rows) for summary in summaries))
     with _local_indexes(job.folder) as indexes:
-        splits = {
-            split: describe_split(indexes, split, _shards_of(split, job, shards))
-            for split in SPLITS
-        }
+        splits = {}
+        for split in SPLITS:
+            folder = FileSystems.join(job.folder, split, "")
+            own = [shard for shard in shards if shard.path.startswith(folder)]
+            splits[split] = describe_split(indexes, split, own)
         check_shards(job.folder, splits.values())
         check_src_ids(indexes)
         added = _count(summaries, num_files, sum(dropped))
@@ -80,12 +81,15 @@ def write_dataset(
         letters = _move_dead_letters(job, summaries)
         for name, split in splits.items():
             counter(f"{name}_probes").inc(split.num_probes)
-        options, libraries = job.manifest_options(), library_versions()
-        manifest = Manifest(FORMAT_VERSION, options, libraries, counts, splits, letters)
-        manifest = replace(
-            manifest,
-            generations=_generations(job, manifest, added, summaries, dead),
-            names=_write_names(job, names),
+        manifest = Manifest(
+            FORMAT_VERSION,
+            job.manifest_options(),
+            library_versions(),
+            counts,
+            splits,
+            letters,
+            _generations(job, splits, added, summaries, dead),
+            _write_names(job, names),
         )
         data, totals = manifest.to_json(), read_totals(indexes)
         write_card(job.folder, manifest, totals, job.command, job.run.write)
@@ -95,20 +99,21 @@ def write_dataset(
         switch(job.run.output, job.run.below("commit"), job.run.guard)
 
 
-def _shards_of(split: str, job: Job, shards: Iterable[ShardInfo]) -> list[ShardInfo]:
-    folder = FileSystems.join(job.folder, split, "")
-    return [shard for shard in shards if shard.path.startswith(folder)]
-
-
 def _move_dead_letters(job: Job, summaries: Sequence[UnitSummary]) -> list[LetterFile]:
     """Moves the dead letters to their final names, those of earlier generations first."""
     kept = job.base.dead_letter_files if job.base else []
-    kept = [replace(file, path=job.run.path(file.path)) for file in kept]
-    written = [_as_file(part) for part in _numbered_letters(summaries)]
-    named = _name_dead_letters([*kept, *written])
+    found = [replace(file, path=job.run.path(file.path)) for file in kept]
+    for part in _numbered_letters(summaries):
+        checksum = files.checksum_text(part.crc32c)
+        found.append(LetterFile(part.path, part.num_bytes, checksum, part.sha256))
+    names = dead_letter_names(len(found))
+    named = [
+        replace(file, path=f"{DEAD_LETTER_FOLDER}/{name}")
+        for file, name in zip(found, names, strict=True)
+    ]
     moves = [
         Move(old.path, f"{job.folder}/{new.path}", old.num_bytes, int(old.crc32c, 16))
-        for old, new in zip([*kept, *written], named, strict=True)
+        for old, new in zip(found, named, strict=True)
     ]
     copy_files(moves[: len(kept)], job.run.below("commit"))
     job.run.move(moves[len(kept) :])
@@ -142,7 +147,7 @@ def _numbered_letters(summaries: Sequence[UnitSummary]) -> Iterator[LetterPart]:
 
 def _generations(
     job: Job,
-    manifest: Manifest,
+    splits: Mapping[str, Split],
     added: Counts,
     summaries: Sequence[UnitSummary],
     dead: list[FileOutcome],
@@ -153,10 +158,10 @@ def _generations(
     lasts = [each.last_us for each in summaries if each.last_us is not None]
     generation = replace(
         job.planned,
-        versions=manifest.versions,
+        versions=library_versions(),
         counts=added,
-        num_probes=sum(split.num_probes for split in manifest.splits.values()),
-        num_records=sum(split.num_records for split in manifest.splits.values()),
+        num_probes=sum(split.num_probes for split in splits.values()),
+        num_records=sum(split.num_records for split in splits.values()),
         first_us=min(firsts, default=None),
         last_us=max(lasts, default=None),
         warnings=list(outcome.warnings(dead, summaries, job.planned.started)),
@@ -176,18 +181,6 @@ def _local_indexes(output: str) -> Iterator[str]:
             with files.local_copy(FileSystems.join(output, split, INDEX_NAME)) as copy:
                 shutil.move(copy, os.path.join(folder, split, INDEX_NAME))
         yield folder
-
-
-def _as_file(part: LetterPart) -> LetterFile:
-    return LetterFile(part.path, part.num_bytes, files.checksum_text(part.crc32c), part.sha256)
-
-
-def _name_dead_letters(letter_files: Sequence[LetterFile]) -> list[LetterFile]:
-    names = dead_letter_names(len(letter_files))
-    return [
-        replace(file, path=f"{DEAD_LETTER_FOLDER}/{name}")
-        for file, name in zip(letter_files, names, strict=True)
-    ]
 
 
 def _count(summaries: Sequence[UnitSummary], num_files: int, num_dropped: int) -> Counts:

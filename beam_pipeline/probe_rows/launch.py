@@ -51,9 +51,9 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     new_files = matched + [file.file for file in stored]
     _check_apart(matched, options.output)
     planned = appending.plan(options, new_files)
-    if base and appending.has_added(base, planned):
-        return appending.tidied(options.output)
     if base:
+        if planned.files_digest in [each.files_digest for each in base.manifest.generations]:
+            return appending.tidied(options.output)  # an append is idempotent
         stored += stored_rows.shards_of(base, is_of_output=True)
     datasets = [*given.datasets, base] if base else given.datasets
     named = tuple(dataset.path for dataset in datasets if dataset.manifest.names)
