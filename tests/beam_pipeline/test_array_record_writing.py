@@ -43,8 +43,6 @@ from tests.support.helpers import NOW, eager, run_do_fn
 from tests.support.probe_rows_on_disk import read_records
 from tests.support.repository import files_below
 
-EMPTY = [b"", b"", b"\0"]
-
 
 def shuffled(elements: list, seed: int) -> list:
     return [elements[i] for i in np.random.default_rng(seed).permutation(len(elements))]
@@ -248,15 +246,6 @@ def test_writes_per_record(
 # --- the same bytes -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_shards", [0, 1, 3])
-def test_bytes_do_not_depend_on_the_order_of_the_elements(tmp_path, num_shards):
-    elements = WORDS + WORDS[:20] + EMPTY  # duplicates stay
-    write(elements, tmp_path / "a" / "words", num_shards=num_shards)
-    write(shuffled(elements, 1), tmp_path / "b" / "words", num_shards=num_shards)
-    assert files_below(tmp_path / "a") == files_below(tmp_path / "b")
-    assert sum(len(read_records(path)) for path in (tmp_path / "a").iterdir()) == len(elements)
-
-
 def test_the_number_of_shards_follows_from_the_bytes(tmp_path, monkeypatch):
     total = sum(map(len, WORDS))
     monkeypatch.setattr(array_record_io, "_DEFAULT_SHARD_BYTES", -(-total // 4))
@@ -324,15 +313,6 @@ def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):
 
 
 # --- other filesystems and runners ----------------------------------------------------------------
-
-
-def test_a_bucket_gets_the_bytes_that_a_disk_gets(tmp_path, monkeypatch):
-    objects: dict[str, bytes] = {}
-    monkeypatch.setattr(Objects, "stored", objects)
-    infos = write(WORDS, "objects://bucket/deep/words", num_shards=3)
-    write(WORDS, tmp_path / "words", num_shards=3)
-    local = {f"objects://bucket/deep/{name}": data for name, data in files_below(tmp_path).items()}
-    assert {info.path: objects[info.path] for info in infos} == objects == local
 
 
 def test_records_go_to_gs_and_come_back(gcs: Gcs) -> None:

@@ -31,12 +31,8 @@ def test_the_last_of_our_lines_is_found_in_a_workers_traceback() -> None:
     assert user_message(RuntimeError(TRACEBACK)) == "cannot read in.parquet: repair it"
 
 
-@pytest.mark.parametrize("kind", [ProbelineError, UsageError])
-def test_our_own_is_its_own_line(kind: type[ProbelineError]) -> None:
-    assert user_message(kind("a; b [while running 'X/Y']")) == "a; b"
-
-
-def test_a_stranger_has_no_line() -> None:
+def test_our_own_is_its_own_line() -> None:
+    assert user_message(UsageError("a; b [while running 'X/Y']")) == "a; b"
     assert user_message(ValueError("x")) is None
 
 

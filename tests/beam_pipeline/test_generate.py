@@ -15,12 +15,8 @@ from tests.support.warm_python import warm_python
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--num_measurements=0", "--num_measurements=0 is under 1"),
-        ("--num_probes=2000000", "is outside 1 to 1000000"),
         ("--ipv6_share=nan", "is outside 0 to 1"),
         ("--interval_seconds=inf", "above 0"),
-        ("--seed=-1", "is under 0"),
-        ("--start=yesterday", "write it as 2026-01-31"),
         ("--start=1969-12-31", "from 1970"),
         ("--output=gs://bucket/pings", "not a local folder"),
     ],

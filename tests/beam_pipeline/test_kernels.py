@@ -136,15 +136,10 @@ MORE = 1000
     ("file", "old", "new", "result"),
     [
         ("callee.py", "x + 1", "x + 2", 2 * 11114),
-        *(
-            pytest.param(*change, marks=pytest.mark.slow)
-            for change in (
-                ("callee.py", "[10, 20]", "[11, 20]", 2 * 11114),
-                ("callee.py", "10000", "10001", 2 * 11114),
-                ("values.py", "LIMIT = 100", "LIMIT = 101", 2 * 11114),
-                ("values.py", "MORE = 1000", "MORE = 2000", 2 * 12113),
-            )
-        ),
+        ("callee.py", "[10, 20]", "[11, 20]", 2 * 11114),
+        ("callee.py", "10000", "10001", 2 * 11114),
+        ("values.py", "LIMIT = 100", "LIMIT = 101", 2 * 11114),
+        ("values.py", "MORE = 1000", "MORE = 2000", 2 * 12113),
     ],
 )
 def test_a_change_in_another_file_is_seen(

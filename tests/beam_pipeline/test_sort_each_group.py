@@ -1,6 +1,5 @@
 """SortEachGroup: every group comes out in order, small ones without storage, others in files."""
 
-import itertools
 import random
 import struct
 import tracemalloc
@@ -20,7 +19,6 @@ from beam_pipeline import sort_each_group
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sort_each_group import Pair, SortEachGroup, SortedGroup, sort_pairs
 from benchmarks.engine_servers import Flink
-from tests.support.engines import Gcs
 from tests.support.helpers import eager
 
 
@@ -60,14 +58,6 @@ def test_a_group_that_fits_touches_no_storage(tmp_path: Path) -> None:
     assert sort_pairs(one_more, str(tmp_path / "files"), 1000 * (8 + 20 + 160)).files
 
 
-def test_a_group_in_files_can_be_iterated_again_and_at_once(tmp_path: Path) -> None:
-    pairs = pairs_of(500)
-    group = sort_pairs(pairs, str(tmp_path), 10_000)
-    assert len(group.files) > 5 and group.pairs == []
-    assert list(zip(group, group, strict=True)) == [(pair, pair) for pair in sorted(pairs)]
-    assert list(itertools.islice(group, 3)) == sorted(pairs)[:3]
-
-
 def test_a_group_of_any_size_takes_the_same_memory(tmp_path: Path) -> None:
     """Both while it is sorted and while it is iterated; here the pairs take 40 times as much."""
     memory_bytes = 400_000
@@ -100,25 +90,6 @@ def test_more_files_than_can_be_merged_are_merged_before(tmp_path: Path, monkeyp
     assert len(group.files) <= 3
     assert list(group) == sorted(pairs)
     assert sorted(map(str, files_below(tmp_path))) == sorted(file.path for file in group.files)
-
-
-def test_an_attempt_that_died_leaves_files_that_the_end_removes(tmp_path: Path) -> None:
-    def dying() -> Iterator[Pair]:
-        yield from pairs_of(200)
-        raise OSError("the worker is gone")
-
-    sort = SortEachGroup(str(tmp_path))
-    with pytest.raises(OSError, match="the worker is gone"):
-        sort_pairs(dying(), sort._temp_folder, 5_000)
-    left = files_below(tmp_path)
-    assert left
-    group = sort_pairs(pairs_of(200), sort._temp_folder, 5_000)
-    assert list(group) == sorted(pairs_of(200))
-    assert set(left) < set(files_below(tmp_path))
-    sort.remove_temporary_files()
-    assert files_below(tmp_path) == []
-    with pytest.raises(ProbelineError, match=r"cannot read back .*: No such file or directory"):
-        list(group)
 
 
 @pytest.mark.parametrize("damage", ["length", "length far off", "value", "cut"])
@@ -193,15 +164,6 @@ def test_what_is_not_bytes_is_refused(tmp_path: Path, pair) -> None:
 def test_the_memory_must_be_positive() -> None:
     with pytest.raises(ValueError, match="memory_bytes is 0; it must be positive"):
         SortEachGroup("temp", memory_bytes=0)
-
-
-def test_files_go_to_gs(gcs: Gcs) -> None:
-    bucket = gcs.make_bucket()
-    pairs = pairs_of(300)
-    group = sort_pairs(pairs, f"{bucket}/temp", 20_000)
-    assert len(group.files) > 1
-    assert all(file.path.startswith(f"{bucket}/temp/sorted-") for file in group.files)
-    assert list(group) == sorted(pairs)
 
 
 def check_sorting(folder: Path, flags: list[str]) -> None:

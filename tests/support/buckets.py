@@ -97,21 +97,16 @@ def some_units(
     num_probes: int,
     per_probe: int,
     wide_share: float = 0.5,
-    hot: int = 0,
     ties: bool = True,
 ) -> list[list[Measurement]]:
-    """Returns work units in which the first probe has `hot` measurements more than the others.
-
-    Of probes, every second is IPv6; of those in `wide_share`, some destinations are.
-    """
+    """Returns work units: every second probe is IPv6, as are destinations of `wide_share`."""
     units = []
     for number in range(num_units):
         measurements = []
         for probe in range(num_probes):
             source = MAPPED_IPV4 + probe if probe % 2 else (0x2001_0DB8 << 96) + probe
-            count = per_probe + (hot if probe == 0 else 0)
             wide = probe < wide_share * num_probes
-            run = make_run(count, seed=number * num_probes + probe, wide=wide, ties=ties)
+            run = make_run(per_probe, seed=number * num_probes + probe, wide=wide, ties=ties)
             measurements += [(source, record) for record in records_as_tuples(run)]
         units.append(measurements)
     return units

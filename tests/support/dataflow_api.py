@@ -165,22 +165,6 @@ class DataflowApi:
             ]
             return types.ListJobsResponse(jobs=[self._seen(life) for life in lives])
 
-    def update_job(self, body: bytes, job_id: str, project: str, region: str) -> types.Job:
-        wanted = _parse(types.Job, body).requested_state
-        if wanted != State.JOB_STATE_CANCELLED:
-            raise RefusalError(400, "INVALID_ARGUMENT", f"no such change in this fake: {wanted!r}")
-        with self._lock:
-            life = self._life(job_id, project, region)
-            if life.states[0] not in ACTIVE:
-                raise RefusalError(
-                    400,
-                    "FAILED_PRECONDITION",
-                    f"(4a5b06a1d6a2f0c1): Workflow modification failed. Causes: ({job_id}): "
-                    "Job is already in a terminal state.",
-                )
-            life.states = [State.JOB_STATE_CANCELLING, State.JOB_STATE_CANCELLED]
-            return self._seen(life)
-
     def list_messages(
         self, job_id: str, project: str, region: str
     ) -> types.ListJobMessagesResponse:
@@ -324,7 +308,6 @@ _ROUTES: list[tuple[str, str, Callable[..., Any], tuple[str, ...]]] = [
     ("POST", _MANY_JOBS, DataflowApi.create_job, ("body",)),
     ("GET", _MANY_JOBS, DataflowApi.list_jobs, ("query",)),
     ("GET", _ONE_JOB, DataflowApi.get_job, ()),
-    ("PUT", _ONE_JOB, DataflowApi.update_job, ("body",)),
     ("GET", _ONE_JOB + "/messages", DataflowApi.list_messages, ()),
     ("GET", _ONE_JOB + "/metrics", DataflowApi.get_metrics, ()),
 ]

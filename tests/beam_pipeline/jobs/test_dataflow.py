@@ -21,7 +21,6 @@ from tests.support.dataflow_api import (
     PROJECT,
     REGION,
     DataflowApi,
-    RefusalError,
     State,
 )
 from tests.support.dataflow_helpers import (
@@ -110,11 +109,6 @@ def test_the_job_is_what_the_flags_say(dataflow: DataflowApi, bucket: str, gcs: 
     assert pool.worker_harness_container_image == IMAGE
     assert options_of(job)["options"]["pipelineUrl"].startswith(f"{bucket}/staging/rows-of-may.")
     assert set(staged(job)) == {"submission_environment_dependencies.txt", "pipeline.pb"}
-
-
-def test_the_fake_refuses_what_the_service_does_not_know(dataflow: DataflowApi) -> None:
-    with pytest.raises(RefusalError, match="no field named"):
-        dataflow.create_job(b'{"name": "rows", "machineType": "n2"}', PROJECT, REGION)
 
 
 def test_flags_of_a_run_that_is_not_on_dataflow_need_no_service(

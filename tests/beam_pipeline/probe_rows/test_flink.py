@@ -20,7 +20,7 @@ from beam_pipeline.probe_rows import bucket, grouping, packets, row_splitting
 from beam_pipeline.shards import claim_checks
 from beam_pipeline.shards import writing as sharded_write
 from beam_pipeline.storage import many_files
-from benchmarks.engine_servers import Flink, stop
+from benchmarks.engine_servers import Flink
 from tests.support.engines import Gcs, running_flink_cluster, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, make_dataset, write_input
@@ -169,11 +169,6 @@ KILL = """
     import beam_pipeline.{module} as module
     kill_once({owner}, {name!r}, {after}, {marker!r}, os.{victim})
 """
-# One in the stateful cut and one in the commit: that Flink runs each step again, FAULTS shows.
-KILLS = {
-    "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
-    "renaming a shard": ("storage.many_files", "module", "_move", 3),
-}
 
 
 def environment(tmp_path: Path, *kills: tuple[str, tuple[str, str, str, int]]) -> dict[str, str]:
@@ -193,41 +188,6 @@ def environment(tmp_path: Path, *kills: tuple[str, tuple[str, str, str, int]]) -
     # Beam starts a worker as `python`, whatever runs the launcher.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", KILLS)
-def test_a_killed_worker_changes_nothing(
-    source: Path, expected: dict[str, bytes], tmp_path: Path, flink: Flink, where: str
-) -> None:
-    """Flink starts another worker. Sometimes Beam's runner waits for the dead one for ever: then
-    the launcher is stopped, nothing looks finished, and the next run makes the same bytes."""
-    output = tmp_path / "out"
-    command = [
-        sys.executable, "-m", "beam_pipeline.main", f"--input={source}", f"--output={output}",
-        *FLAGS, *flink.flags(), "--experiments=use_loopback_process_worker", "--inline_bytes=0",
-    ]  # fmt: skip
-    for _ in range(2):
-        launcher = subprocess.Popen(
-            command,
-            env=environment(tmp_path, ("getpid", KILLS[where])),
-            start_new_session=True,
-            stderr=subprocess.PIPE,
-        )
-        try:
-            _, said = launcher.communicate(timeout=HANG_S)
-            break
-        except subprocess.TimeoutExpired:
-            assert (tmp_path / "killed-getpid").exists()
-            with pytest.raises(ProbelineError, match="not a finished dataset"):
-                open_dataset(str(output))
-        finally:
-            stop(launcher)
-    else:
-        pytest.fail("the second run did not end either")
-    assert launcher.returncode == 0, said.decode()
-    assert (tmp_path / "killed-getpid").exists()
-    assert whole(output) == expected
 
 
 def test_a_bad_file_is_one_line(source: Path, tmp_path: Path, flink: Flink) -> None:

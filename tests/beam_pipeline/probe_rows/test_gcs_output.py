@@ -288,13 +288,6 @@ def error_of(capsys, *flags: str) -> str:
     return lines[0]
 
 
-def test_a_bucket_that_is_not_there_is_one_line(bucket: str, capsys) -> None:
-    no_output = error_of(capsys, f"--input={bucket}/in", "--output=gs://no-such-bucket/out")
-    assert "there is no bucket no-such-bucket; check its name" in no_output
-    no_input = error_of(capsys, "--input=gs://no-such-bucket/*", f"--output={bucket}/out")
-    assert "there is no bucket no-such-bucket; check its name" in no_input
-
-
 def test_an_object_that_goes_while_it_is_read_is_one_line(bucket: str, monkeypatch, capsys) -> None:
     from beam_pipeline.probe_rows import grouping
 

@@ -71,13 +71,3 @@ def test_a_hot_probe_on_flink(tmp_path: Path) -> None:
     of_probes = index.group_by("src_addr").aggregate([("n_measurements", "sum")])
     assert max(of_probes["n_measurements_sum"].to_pylist()) * 16 > 384 << 20
     assert verify.main([str(tmp_path / "out")]) == 0
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
-    peaks = []
-    for millions in (5, 15):  # 160 MB of measurements more
-        generate(tmp_path / f"in{millions}", millions * 1_000_000, hot_share=0)
-        folders = tmp_path / f"in{millions}", tmp_path / f"out{millions}"
-        peaks.append(run_job(*folders, "--direct_num_workers=1"))
-    assert peaks[1] - peaks[0] < 100, peaks

@@ -19,7 +19,6 @@ from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, files_of, make_dataset
 from tests.support.kills import KILL_POINTS, kill_script
 from tests.support.waiting import HANG_S, wait_until
-from tests.support.warm_python import warm_python
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +33,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return files_of(make_dataset(source, tmp_path_factory.mktemp("whole") / "out"))
-
-
-@pytest.mark.slow
-def test_sigterm_tidies_up(source: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    table = measurements_table(60_000, seed=2, num_probes=3000)
-    pq.write_table(table, tmp_path / "in.parquet", row_group_size=1000)
-    flags = [f"--input={tmp_path}/in.parquet", f"--output={output}", "--inline_bytes=0"]
-    process = subprocess.Popen(
-        [*warm_python(), "-m", "beam_pipeline.main", *flags], stderr=subprocess.PIPE
-    )
-    wait_until(lambda: list(output.glob(".probeline-temp/*/chunks/*")))
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=HANG_S)
-    assert process.returncode == 130, stderr.decode()
-    assert b"stopped" in stderr
-    assert not (output / "_SUCCESS").exists()
-    assert not list(output.glob(".probeline-temp/*"))
 
 
 @pytest.mark.parametrize("victim", ["prism", "whole group"])
