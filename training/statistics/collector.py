@@ -33,16 +33,13 @@ class DecodedSegment(NamedTuple):
     measurements: list[Measurement]
 
 
-def collect(batch: Batch, shape: tuple[int, int] | None = None) -> BatchStatistics:
-    """Checks a batch and collects its statistics; `shape` is the expected (examples, crop size).
+def collect(batch: Batch) -> BatchStatistics:
+    """Checks a batch and collects its statistics.
 
     Raises ProbelineError with the rule, example and position if the batch breaks a rule.
     """
-    if shape is None:
-        own = np.shape(batch.get("inputs", 0))
-        shape = own if len(own) == 2 else (0, 0)
     fault = (
-        example_faults.shape_fault(batch, *shape)
+        example_faults.shape_fault(batch)
         or example_faults.token_fault(batch)
         or example_faults.target_fault(batch)
         or example_faults.position_fault(batch)

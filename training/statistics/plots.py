@@ -1,6 +1,5 @@
 """The figures of an analysis and of a feed report, by file name."""
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,7 +20,7 @@ from beam_pipeline.report.plots import (
     whole_bins,
 )
 from beam_pipeline.report.tables import percent
-from training.statistics.analysis import FAMILIES, SIZE_NAMES, SMALL, Statistics
+from training.statistics.analysis import SIZE_NAMES, SMALL, Statistics
 from training.statistics.collector import mode_counts
 from training.statistics.feed import Feed
 from training.statistics.summary import (
@@ -30,7 +29,6 @@ from training.statistics.summary import (
     padding_line,
     padding_lines,
     repeats_by_kind,
-    stride_lines,
     untimed_shares,
 )
 from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
@@ -180,71 +178,6 @@ def _window_spans(figure: Figure, statistics: Statistics) -> None:
     span_axis(right, spans, "y")
 
 
-def _strides(figure: Figure, statistics: Statistics) -> None:
-    left, right = two_axes(figure)
-    left.set(title="Strides of large rows", xlabel="stride", ylabel="share of contexts, %")
-    right.set(title="Time that their contexts span", xlabel="stride")
-    lines = list(stride_lines(statistics))
-    if not lines:
-        say_none("large rows", left, right)
-        return
-    labels = [f"{line['stride']}" for line in lines]
-    bars = left.bar(labels, [100 * line["share"] for line in lines], color=COLORS[0])
-    left.bar_label(bars, [f"{line['contexts']}" for line in lines], fontsize=7)
-    strided = statistics.strided[statistics.strided["size"] != SMALL]
-    spans = np.maximum(strided["span_seconds"], 1)
-    by_stride = [spans[strided["window"] == line["stride"]] for line in lines]
-    right.boxplot(by_stride, tick_labels=labels, whis=(0, 100))
-    span_axis(right, spans, "y")
-    for axes in (left, right):
-        axes.tick_params(axis="x", labelsize=7)
-
-
-def _tokens(figure: Figure, statistics: Statistics) -> None:
-    families = np.unique(statistics.sampled["family"]).tolist()
-    contexts = statistics.contexts[statistics.contexts["whole_measurements"] > 0]
-    values = contexts["whole_tokens"] / contexts["whole_measurements"]
-    panels = figure.subplots(1, max(1, len(families)), squeeze=False)[0]
-    for axes, family in zip(panels, families, strict=False):
-        is_family = contexts["family"] == family
-        axes.set(title=f"{FAMILIES[family]} rows", xlabel="tokens per measurement")
-        if not is_family.any():
-            say_none("large rows of this family", axes)
-            continue
-        some = values[is_family]
-        bins = np.linspace(math.floor(some.min()), math.ceil(some.max() + 0.01), 60)
-        for mode, name in enumerate(MODE_NAMES):
-            in_mode = some[contexts["mode"][is_family] == mode]
-            axes.hist(in_mode, bins, color=COLORS[mode], alpha=0.7, label=f"mode {name}")
-        axes.set_ylabel("contexts")
-        axes.legend(fontsize=8)
-
-
-def _bytes(figure: Figure, statistics: Statistics) -> None:
-    left, right = two_axes(figure)
-    rows = statistics.sampled
-    left.set_title("Bytes of the encoded measurements")
-    right.set_title("Bytes of the whole record")
-    if not len(rows):
-        say_none("rows that could be read", left, right)
-        return
-    n = rows["num_measurements"]
-    tokens, largest = rows["untimed_tokens"] / n, (rows["record_bytes"] / n).max()
-    ticks = [t for t in (10, 14, 20, 30, 40, 60, 100, 200, 500, 1000) if t <= 1.3 * largest]
-    for axes, name in ((left, "measurements_bytes"), (right, "record_bytes")):
-        for family in np.unique(rows["family"]).tolist():
-            some, color = rows["family"] == family, COLORS[family]
-            for values, marker, what in ((rows[name] / n, "o", "bytes"), (tokens, "_", "tokens")):
-                label = f"{FAMILIES[family]}: {what}"
-                axes.scatter(n[some], values[some], 12, color=color, marker=marker, label=label)
-        axes.set(xscale="log", yscale="log", xlabel="measurements of the row")
-        axes.set_ylabel("bytes, and tokens without time, per measurement")
-        axes.set_ylim(0.8 * min(10.0, tokens.min()), 1.3 * largest)
-        axes.set_yticks(ticks, [str(t) for t in ticks])
-        axes.set_yticks([], minor=True)
-    left.legend(fontsize=8)
-
-
 # --- feed reports -------------------------------------------------------------------------------
 
 
@@ -334,9 +267,6 @@ DRAWINGS = {
     "contexts_per_row": _contexts_per_row,
     "repeats": _context_repeats,
     "window_spans": _window_spans,
-    "strides": _strides,
-    "tokens_per_measurement": _tokens,
-    "bytes_per_measurement": _bytes,
 }
 FEED_DRAWINGS = {
     "padding": _feed_padding,

@@ -1,4 +1,4 @@
-"""Summarises `Statistics` as tables for a terminal, JSON and the checks.
+"""Summarises `Statistics` as tables for a terminal and JSON, and checks the rates of sampling.
 
 A summary is a list of lines per table; a line is a dict. Shares are between 0 and 1; a missing
 value is None.
@@ -6,15 +6,15 @@ value is None.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from beam_pipeline.report.tables import Table
+from beam_pipeline.report.tables import Table, percent
 from training.statistics.analysis import FAMILIES, SIZE_NAMES, SMALL, Statistics
 from training.statistics.collector import distribution
 from training.tokens.draws import MODE_NAMES
-from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
+from training.tokens.kinds import NOTHING
 
 Line = dict[str, Any]
 Summary = dict[str, list[Line]]
@@ -31,7 +31,7 @@ _NOT_PRINTED = ("mean_seconds", "min_seconds")  # to save width
 
 
 def summarise(statistics: Statistics) -> Summary:
-    """Returns all tables by name: rows, padding, modes, repeats, spans, strides, density."""
+    """Returns all tables by name: rows, padding, modes, repeats, spans, density."""
     return {name: list(lines_of(statistics)) for name, (_, lines_of) in _TABLES.items()}
 
 
@@ -69,9 +69,8 @@ def sample_text(statistics: Statistics) -> str:
         f"{len(statistics.sampled):,} of {len(statistics.rows):,} rows read, the first and others "
         f"drawn evenly over sizes and families (seed {extent.seed}); {len(statistics.contexts):,} "
         f"contexts of large rows (epochs: {epochs.large}), {len(statistics.padded):,} examples of "
-        f"small rows ({epochs.small}), {len(statistics.strided):,} contexts by strides "
-        f"({epochs.strided}); {statistics.num_batches} batches of {statistics.batch_size} examples "
-        f"(mixed_rows=1); crop size {extent.crop_size}"
+        f"small rows ({epochs.small}); {statistics.num_batches} batches of "
+        f"{statistics.batch_size} examples (mixed_rows=1); crop size {extent.crop_size}"
     )
 
 
@@ -118,10 +117,6 @@ def padding_lines(statistics: Statistics) -> Iterator[Line]:
     ):
         chosen_by = _groups(table, *by)
         groups += [(of, name, table["padding"][chosen]) for name, chosen in chosen_by]
-    strided = statistics.strided
-    is_small = strided["size"] == SMALL
-    for name, chosen in (("large rows", ~is_small), ("small rows", is_small)):
-        groups.append(("contexts by strides", name, strided["padding"][chosen]))
     for of, name, values in groups:
         yield {"of": of, "group": name, **distribution(values, "examples")}
 
@@ -131,22 +126,17 @@ def padding_line(lines: Sequence[Line], of: str) -> Line:
     return next(x for x in lines if (x["of"], x["group"]) == (of, "all"))
 
 
-def binomial_bound(share: float, draws: int) -> float:
-    """Returns the max deviation of an observed share: NUM_DEVIATIONS standard deviations."""
-    return NUM_DEVIATIONS * math.sqrt(share * (1 - share) / draws)
-
-
 def mode_lines(statistics: Statistics) -> Iterator[Line]:
-    visits = statistics.visits
-    visits = visits[visits["num_measurements"] >= MIN_MEASUREMENTS_FOR_MODE]
-    modes = {"large": statistics.contexts["mode"], "small": timestamp_modes(visits, False)}
+    small = statistics.padded["mode"]
+    modes = {"large": statistics.contexts["mode"], "small": small[small != NOTHING]}
     for mode, (name, share) in enumerate(zip(MODE_NAMES, MODE_SHARES, strict=True)):
         line: Line = {"mode": name, "expected": share}
         for rows, values in modes.items():
             draws = len(values)
             line[f"{rows}_draws"] = draws
             line[f"{rows}_share"] = float((values == mode).mean()) if draws else None
-            line[f"{rows}_bound"] = binomial_bound(share, draws) if draws else None
+            deviation = math.sqrt(share * (1 - share) / max(1, draws))
+            line[f"{rows}_bound"] = NUM_DEVIATIONS * deviation if draws else None
         untimed = distribution(untimed_shares(statistics, mode), unit="_untimed")
         yield line | {
             name: untimed[name] for name in ("min_untimed", "mean_untimed", "max_untimed")
@@ -177,7 +167,7 @@ def _repeats(statistics: Statistics) -> Iterator[Line]:
             yield {"contexts_of": name, "share": share, **distribution(shares, "contexts")}
 
 
-# --- windows, strides, sizes --------------------------------------------------------------------
+# --- windows, sizes --------------------------------------------------------------------
 
 
 def _spans(statistics: Statistics) -> Iterator[Line]:
@@ -191,20 +181,6 @@ def _spans(statistics: Statistics) -> Iterator[Line]:
                 **distribution(spans, "contexts", "_seconds"),
                 **{band: float((bands == at).mean()) for at, band in enumerate(SPAN_BANDS)},
             }
-
-
-def stride_lines(statistics: Statistics) -> Iterator[Line]:
-    """Yields a line per stride of large rows; small rows always have stride 1."""
-    strided = statistics.strided
-    strided = strided[strided["size"] != SMALL]
-    for stride in np.unique(strided["window"]):
-        chosen = strided[strided["window"] == stride]
-        yield {
-            "stride": int(stride),
-            "share": len(chosen) / len(strided),
-            **distribution(chosen["span_seconds"], "contexts", "_seconds"),
-            "mean_padding": float(chosen["padding"].mean()),
-        }
 
 
 def _density(statistics: Statistics) -> Iterator[Line]:
@@ -245,6 +221,56 @@ _TABLES: dict[str, tuple[str, Callable[[Statistics], Iterator[Line]]]] = {
     "modes": (f"Timestamp modes; a bound is {NUM_DEVIATIONS} σ", mode_lines),
     "repeats": ("Measurements of large rows' contexts whose destination came before", _repeats),
     "spans": ("Windows of large rows: time between their ends", _spans),
-    "strides": ("Strides of large rows (ProbeWindowSampler)", stride_lines),
     "density": ("Tokens and bytes per measurement, of the rows sampled", _density),
 }
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+Result = Literal["pass", "FAIL", "not applicable"]
+MAX_BATCH_PADDING = 0.001
+MAX_CONTEXT_PADDING = 0.05
+
+
+class Check(NamedTuple):
+    """A check, its measurement as text, and its result: not applicable without such rows."""
+
+    name: str
+    measured: str
+    result: Result
+
+
+def run_checks(summary: Summary) -> list[Check]:
+    """Compares timestamp modes and padding with the rates of the sampler."""
+    modes = (_mode_check(rows, summary["modes"]) for rows in ("large", "small"))
+    return [*modes, *_padding_checks(summary)]
+
+
+def _mode_check(rows: str, lines: Sequence[Line]) -> Check:
+    name, draws = f"modes_{rows}", lines[0][f"{rows}_draws"]
+    if not draws:
+        return Check(name, f"no context of {rows} rows shows its mode", "not applicable")
+    found, expected = (
+        " / ".join(percent(line[key]) for line in lines) for key in (f"{rows}_share", "expected")
+    )
+    bounds = " / ".join(f"{100 * line[f'{rows}_bound']:.1f}" for line in lines)
+    holds = all(
+        abs(line[f"{rows}_share"] - line["expected"]) <= line[f"{rows}_bound"] for line in lines
+    )
+    measured = f"{found} of {draws:,} draws; {expected} ± {bounds} points ({NUM_DEVIATIONS} σ)"
+    return Check(name, measured, "pass" if holds else "FAIL")
+
+
+def _padding_checks(summary: Summary) -> Iterator[Check]:
+    for name, kind, limit in (
+        ("batch_padding", "batches of build_dataset", MAX_BATCH_PADDING),
+        ("context_padding", "contexts of large rows", MAX_CONTEXT_PADDING),
+    ):
+        line = padding_line(summary["padding"], kind)
+        if line["mean"] is None:
+            yield Check(name, f"there are no {kind}", "not applicable")
+            continue
+        measured = f"mean {percent(line['mean'], 4)} of {line['examples']:,} examples, "
+        measured += f"limit {percent(limit)}; max {percent(line['max'], 2)}"
+        yield Check(name, measured, "pass" if line["mean"] < limit else "FAIL")

@@ -4,9 +4,7 @@ A batch is a dict of arrays [n, crop_size] under MaxText's names, with the rules
 `batches.packing`.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,31 +16,15 @@ BATCH_KEYS = tuple(
     for suffix in ("", "_segmentation", "_position")
 )
 Batch = Mapping[str, np.ndarray]
-_MAX_KEPT = 5
 
 
-@dataclass
-class Tally:
-    """Counts checks and faults; keeps the first faults."""
-
-    num_checked: int = 0
-    num_faults: int = 0
-    faults: list[str] = field(default_factory=list)
-
-    def take(self, fault: str | None, num_checked: int = 1) -> None:
-        """Counts `num_checked` checks with at most one fault."""
-        self.num_checked += num_checked
-        if fault is not None:
-            self.num_faults += 1
-            self.faults = [*self.faults, fault][:_MAX_KEPT]
-
-
-def shape_fault(batch: Batch, num_examples: int, crop_size: int) -> str | None:
-    """Finds any deviation from six int32 arrays [num_examples, crop_size]."""
+def shape_fault(batch: Batch) -> str | None:
+    """Finds any deviation from six int32 arrays of one shape [n, crop_size]."""
     if sorted(batch) != sorted(BATCH_KEYS):
         return f"the arrays are {', '.join(sorted(batch))}"
+    shape = batch["inputs"].shape
     for name, values in batch.items():
-        if values.shape != (num_examples, crop_size) or values.dtype != np.int32:
+        if values.shape != shape or values.ndim != 2 or values.dtype != np.int32:
             return f"{name} is {values.dtype} {list(values.shape)}"
     return None
 
@@ -121,34 +103,3 @@ def decoded(tokens: np.ndarray, log_rtt: bool = False) -> tuple[list[Measurement
     if len({m.src_addr for m in measurements if m.src_addr is not None}) > 1:
         return [], "it has several probes"
     return measurements, None
-
-
-def time_fault(measurements: list[Measurement]) -> str | None:
-    """Finds a timestamp earlier than the previous one of its segment."""
-    times = [m.event_time for m in measurements if m.event_time is not None]
-    for before, after in itertools.pairwise(times):
-        if after < before:
-            return f"second {after} comes after {before}"
-    return None
-
-
-def context_fault(
-    measurements: list[Measurement],
-    src_addr: str,
-    first_second: int,
-    last_second: int,
-    mode: str | None,
-) -> str | None:
-    """Finds a measurement, or a number of timestamps, that a context of a row cannot have."""
-    for m in measurements:
-        if m.src_addr not in (None, src_addr):
-            return f"its source is {m.src_addr}, the row's is {src_addr}"
-        if m.event_time is not None and not first_second <= m.event_time <= last_second:
-            return f"second {m.event_time} is not in the row, {first_second} to {last_second}"
-    num_timed = sum(m.event_time is not None for m in measurements)
-    # The last measurement may be cut just before its timestamp.
-    if mode == "full" and num_timed < len(measurements) - 1:
-        return f"{num_timed} of {len(measurements)} timestamps in mode full"
-    if mode == "none" and num_timed:
-        return f"{num_timed} timestamps in mode none"
-    return None
