@@ -23,10 +23,12 @@ import pyarrow.parquet as pq
 from msgspec import UNSET, UnsetType
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.documents.json import BadRecordError
 from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources import measurements
 from beam_pipeline.sources.mapping import family_of
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
+from beam_pipeline.sources.tables import BadRow, TableBatch
 from beam_pipeline.storage.lines import DAMAGE, whole_lines
 
 # Reasons of dead letters for lines, and for single pings. The last two are rules of `check`, for
@@ -62,27 +64,6 @@ _PING_PATHS = tuple(f".{name}" for name in _PING_FIELDS)
 
 
 _LINE_FEED, _OPEN, _CLOSE = (np.uint8(ord(char)) for char in "\n{}")
-
-
-class JsonBatch(NamedTuple):
-    """The measurements of consecutive lines."""
-
-    measurements: pa.RecordBatch  # the columns of COLUMNS, n rows
-    lines: np.ndarray  # int64 [n], the line of each measurement, counted from 0
-    letters: list[tuple[int, str, str]]  # (line, one of LINE_REASONS, text of the line or ping)
-    num_lines: int  # blank lines included
-
-
-class Exploded(NamedTuple):
-    """The pings of a batch of BigQuery rows."""
-
-    measurements: pa.RecordBatch  # the columns of COLUMNS, n rows
-    rows: np.ndarray  # int64 [n], the row of the batch of each measurement
-    empty_rows: np.ndarray  # int64 [k], the rows without pings: dead letters, 'no_results'
-
-
-class _BadLineError(Exception):
-    """A line, or a ping of it, is a dead letter; the message is its reason."""
 
 
 _Letter = tuple[str, str]  # one of LINE_REASONS, and text
@@ -150,7 +131,7 @@ class _Block(NamedTuple):
 
     lines: np.ndarray  # int64, of each result, counted from 0
     results: list[_Result]
-    letters: list[tuple[int, str, str]]  # as in JsonBatch
+    letters: list[BadRow]  # of lines and of single pings, with one of LINE_REASONS
     num_lines: int
 
 
@@ -159,7 +140,7 @@ class _Columns:
 
     def __init__(self) -> None:
         self.num_rows = 0  # pings and dead letters
-        self.letters: list[tuple[int, str, str]] = []
+        self.letters: list[BadRow] = []
         self._blocks: list[list[pa.Array]] = []
         self._src_codes, self._dst_codes = _Codes(), _Codes()
 
@@ -184,8 +165,8 @@ class _Columns:
         self.letters += block.letters
         self.num_rows += len(rtts) + len(block.letters)
 
-    def batch(self, num_lines: int) -> JsonBatch:
-        """Returns all that was added, which came from `num_lines` lines."""
+    def batch(self, next_line: int) -> TableBatch[pa.RecordBatch]:
+        """Returns all that was added, up to `next_line`."""
         columns = map(pa.concat_arrays, zip(*self._blocks, strict=True))
         lines, event_time, src, dst, version, num_pings, rtt = columns
         src, dst = self._src_codes.encoded(src), self._dst_codes.encoded(dst)
@@ -193,7 +174,7 @@ class _Columns:
             version = pc.coalesce(version, family_of(dst))
         parents = np.repeat(np.arange(len(lines)), num_pings.to_numpy())
         batch = _repeat([event_time, src, dst, version], parents, rtt)
-        return JsonBatch(batch, lines.to_numpy()[parents], self.letters, num_lines)
+        return TableBatch(batch, lines.to_numpy()[parents], self.letters, next_line)
 
 
 _Parse = Callable[[bytes], tuple[list[_Result], list[_Letter]]]
@@ -205,7 +186,7 @@ def read_json(
     batch_rows: int = 131_072,
     hops: Hops = "last",
     is_span: bool = False,
-) -> Iterator[JsonBatch]:
+) -> Iterator[TableBatch[pa.RecordBatch]]:
     """Reads RIPE Atlas results: JSON lines, one object each, or one JSON array of objects.
 
     Each entry of `result` is a measurement at the result's `timestamp`, the only time reported by
@@ -241,10 +222,10 @@ def read_json(
         columns.add(block)
         next_line += block.num_lines
         if columns.num_rows >= batch_rows:
-            yield columns.batch(next_line - start)
+            yield columns.batch(next_line)
             columns, start = _Columns(), next_line
     if next_line > start:
-        yield columns.batch(next_line - start)
+        yield columns.batch(next_line)
     if damage:
         raise damage[0]
 
@@ -278,7 +259,7 @@ def _read_block(
     decoded = map(decoder.decode, map(_checked, texts))
     numbers: list[int] = []
     results: list[_Result] = []
-    letters: list[tuple[int, str, str]] = []
+    letters: list[BadRow] = []
     odd = -1  # the last line that is not plain
     while odd < len(text):
         plain = odd + 1
@@ -292,7 +273,7 @@ def _read_block(
             found, bad = _read_odd_line(text[odd], parse)
             numbers += [first_line + odd] * len(found)
             results += found
-            letters += [(first_line + odd, *letter) for letter in bad]
+            letters += [BadRow(first_line + odd, *letter) for letter in bad]
     return _Block(np.array(numbers, np.int64), results, letters, len(text))
 
 
@@ -326,7 +307,7 @@ def _read_odd_line(text: bytes, parse: _Parse) -> tuple[list[_Result], list[_Let
         return [], []
     try:
         return parse(text)
-    except _BadLineError as bad:
+    except BadRecordError as bad:
         # A character takes at most four bytes, so enough bytes remain for a dead letter.
         excerpt = text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")
         return [], [(str(bad), excerpt[:MAX_VALUE_CHARS])]
@@ -335,24 +316,24 @@ def _read_odd_line(text: bytes, parse: _Parse) -> tuple[list[_Result], list[_Let
 def _parse(
     text: bytes, atlas_source: AtlasSource, hops: Hops
 ) -> tuple[list[_Result], list[_Letter]]:
-    """Returns a line's results and its unusable pings, or raises _BadLineError."""
+    """Returns a line's results and its unusable pings, or raises BadRecordError."""
     if len(text) > MAX_LINE_BYTES:
-        raise _BadLineError("line_too_long")
+        raise BadRecordError("line_too_long")
     try:
         fields = orjson.loads(text)
     except orjson.JSONDecodeError:
-        raise _BadLineError("json_invalid") from None
+        raise BadRecordError("json_invalid") from None
     if type(fields) is not dict:
-        raise _BadLineError("json_not_an_object")
+        raise BadRecordError("json_not_an_object")
     # Firmware before 4460 gives no type.
     kind = fields.get("type", "ping")
     if kind not in ("ping", "traceroute"):
-        raise _BadLineError("not_a_ping")
+        raise BadRecordError("not_a_ping")
     entries = fields.get("result")
     if entries is None or entries == []:
-        raise _BadLineError("dns_error" if fields.get("dnserr") is not None else "no_results")
+        raise BadRecordError("dns_error" if fields.get("dnserr") is not None else "no_results")
     if type(entries) is not list:
-        raise _BadLineError("wrong_type")
+        raise BadRecordError("wrong_type")
     timestamp, src = _timestamp(fields), _text(fields, _SRC_NAMES[atlas_source])
     dst_addr, af = _text(fields, _DST_NAMES), _ip_version(fields)
     letters: list[_Letter] = []
@@ -361,7 +342,7 @@ def _parse(
     else:
         pings = _pings_of_hops(entries, dst_addr, hops, letters)
     if not letters and not any(pings.values()):
-        raise _BadLineError("no_results")
+        raise BadRecordError("no_results")
     results = [
         _Result(timestamp=timestamp, src=src, dst_addr=dst, af=af, result=entries)
         for dst, entries in pings.items()
@@ -420,7 +401,7 @@ def _usable[T](
     for index, entry in enumerate(entries):
         try:
             yield parse(entry)
-        except _BadLineError as bad:
+        except BadRecordError as bad:
             letters.append((str(bad), f"{path}[{index}]: {_json(entry)}"))
 
 
@@ -432,16 +413,16 @@ def _json(entry: Any) -> str:
 
 
 def _typed(value: Any, *types: type) -> Any:
-    """Returns a value, or raises _BadLineError unless it is None or of these types."""
+    """Returns a value, or raises BadRecordError unless it is None or of these types."""
     if value is not None and type(value) not in types:  # exactly: Python's True is an int
-        raise _BadLineError("wrong_type")
+        raise BadRecordError("wrong_type")
     return value
 
 
 def _timestamp(fields: dict[str, Any]) -> int | float | None:
     timestamp = _typed(fields.get("timestamp"), int, float)
     if timestamp is not None and abs(timestamp) > _MAX_SECONDS:
-        raise _BadLineError("event_time_out_of_range")
+        raise BadRecordError("event_time_out_of_range")
     return timestamp
 
 
@@ -455,17 +436,17 @@ def _text(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:
 def _ip_version(fields: dict[str, Any]) -> int | None:
     version = _typed(fields.get("af", fields.get("pf")), int)
     if version is not None and not -128 <= version <= 127:
-        raise _BadLineError("ip_version_not_4_or_6")
+        raise BadRecordError("ip_version_not_4_or_6")
     return version
 
 
 def _ping(entry: Any) -> _Ping:
     if type(entry) is not dict:
-        raise _BadLineError("wrong_type")
+        raise BadRecordError("wrong_type")
     if "x" in entry or "error" in entry:
         failure = entry.get("x", entry.get("error"))
         if type(failure) is not str:
-            raise _BadLineError("wrong_type")
+            raise BadRecordError("wrong_type")
         return _Ping(x=failure)
     rtt = _typed(entry.get("rtt"), int, float)
     return _Ping(rtt if rtt is None else float(rtt))
@@ -542,8 +523,10 @@ def _pings_problem(dtype: pa.DataType) -> str | None:
     return None
 
 
-def explode_bigquery(batch: pa.RecordBatch, atlas_source: AtlasSource) -> Exploded:
-    """Returns the measurements of BigQuery rows, one per entry of `pings`.
+def explode_bigquery(
+    batch: pa.RecordBatch, atlas_source: AtlasSource, first_row: int = 0
+) -> TableBatch[pa.RecordBatch]:
+    """Returns the measurements of BigQuery rows, one per entry of `pings`; rows without are bad.
 
     An entry with `timeout` or `error` is a failed ping; an entry without these and without an rtt
     has a null rtt. The source is `synth_addr`, the public address, or `src_addr`. The batch may be
@@ -565,7 +548,10 @@ def explode_bigquery(batch: pa.RecordBatch, atlas_source: AtlasSource) -> Explod
         _encoded(batch.column("dst_addr")),
         batch.column("af"),
     ]
-    return Exploded(_repeat(shared, parents, rtt), parents, np.flatnonzero(num_pings == 0))
+    empty = (first_row + np.flatnonzero(num_pings == 0)).tolist()
+    bad_rows = [BadRow(row, "no_results", "") for row in empty]
+    found = _repeat(shared, parents, rtt)
+    return TableBatch(found, first_row + parents, bad_rows, first_row + len(lists))
 
 
 def _encoded(texts: pa.Array) -> pa.Array:

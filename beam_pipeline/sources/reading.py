@@ -29,7 +29,7 @@ from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.dataset.end_names import address_of
 from beam_pipeline.documents.json_records import ArrayError
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.sources import atlas, inputs, mapping, scamper, stored_rows, tables
+from beam_pipeline.sources import atlas, inputs, mapping, stored_rows, tables
 from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
 from beam_pipeline.sources.inputs import Piece
 from beam_pipeline.sources.measurements import (
@@ -44,7 +44,7 @@ from beam_pipeline.sources.options import Mapping as ColumnMapping
 from beam_pipeline.sources.options import ReadOptions, Sample
 from beam_pipeline.sources.sampling import in_window, sampled
 from beam_pipeline.sources.spans import read_span, row_in_file
-from beam_pipeline.sources.tables import BadRow, TableBatch
+from beam_pipeline.sources.tables import Rows
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.lines import DAMAGE
 from beam_pipeline.storage.matching import FileVersion, unchanged
@@ -196,22 +196,22 @@ def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
 
 
 def _read_table(
-    read: Callable[[FileVersion, ColumnMapping], Iterator[TableBatch]],
+    read: Callable[[FileVersion, ColumnMapping], Iterator[Rows]],
     piece: Piece,
     options: ReadOptions,
 ) -> Iterator[RawBatch]:
     partitions = mapping.partitions_of(piece.path)
-    for batch, rows, bad_rows, next_row in read(piece.file, options.mapping):
-        letters = _bad_rows(piece, bad_rows, options)
-        if batch is None:
-            yield RawBatch(None, rows, next_row, letters)
-        else:
-            yield _converted(batch, rows, next_row, options, partitions)._replace(letters=letters)
+    for found in read(piece.file, options.mapping):
+        raw = _raw(piece, found, options)
+        if found.batch is not None:
+            converted = _converted(found.batch, found.rows, found.next_row, options, partitions)
+            raw = converted._replace(letters=raw.letters)
+        yield raw
 
 
 def _read_scamper(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
-    for batch, rows, bad_rows, next_row in scamper.read_json(piece.file):
-        yield RawBatch(batch, rows, next_row, _bad_rows(piece, bad_rows, options))
+    for found in tables.read_scamper(piece.file):
+        yield _raw(piece, found, options)
 
 
 def _read_fping(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
@@ -221,11 +221,13 @@ def _read_fping(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     return _read_table(tables.read_fping, piece, replace(options, mapping=mapping))
 
 
-def _bad_rows(piece: Piece, rows: Sequence[BadRow], options: ReadOptions) -> list[DeadLetter]:
-    return [
-        DeadLetter(piece.path, row, reason, WITHHELD if options.anonymize else text)
-        for row, reason, text in rows
+def _raw(piece: Piece, found: Rows, options: ReadOptions) -> RawBatch:
+    """Returns a batch that has the columns of COLUMNS, if any."""
+    letters = [
+        DeadLetter(piece.path, row, reason, WITHHELD if text and options.anonymize else text)
+        for row, reason, text in found.bad_rows
     ]
+    return RawBatch(found.batch, found.rows, found.next_row, letters)
 
 
 def _converted(
@@ -336,19 +338,11 @@ def _letters(
 
 
 def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
-    next_line = 0
     with open_file(piece.path, version=piece.file.version) as stream:
-        blocks = read_span(stream, piece.span)
-        is_span = piece.span is not None
-        parts = atlas.read_json(blocks, options.atlas_source, BATCH_ROWS, options.hops, is_span)
-        for part in parts:
-            letters = [
-                DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
-                for line, reason, text in part.letters
-            ]
-            next_line += part.num_lines
-            measurements = part.measurements if part.measurements.num_rows else None
-            yield RawBatch(measurements, part.lines, next_line, letters)
+        blocks, is_span = read_span(stream, piece.span), piece.span is not None
+        source, hops = options.atlas_source, options.hops
+        for found in atlas.read_json(blocks, source, BATCH_ROWS, hops, is_span):
+            yield _raw(piece, found, options)
 
 
 def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
@@ -356,12 +350,9 @@ def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[RawBatc
     with _open(piece) as file:
         columns = atlas.bigquery_columns(file.schema, options.atlas_source)
         for raw in _batches(file, piece.row_groups, columns):
-            exploded = atlas.explode_bigquery(raw, options.atlas_source)
-            numbers = (row + exploded.empty_rows).tolist()
-            letters = [DeadLetter(piece.path, number, "no_results", "") for number in numbers]
-            rows = row + exploded.rows
-            row += raw.num_rows
-            yield RawBatch(exploded.measurements, rows, row, letters)
+            found = atlas.explode_bigquery(raw, options.atlas_source, row)
+            row = found.next_row
+            yield _raw(piece, found, options)
 
 
 def _read_probe_rows(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:

@@ -4,6 +4,7 @@
   JSON objects, as lines, an array or one after the other, by pyarrow: types as Arrow infers them;
     a block with a bad object, or with values of several types, is read object by object, as text
   lines of `fping -J`: a row of each reply and timeout
+  lines of scamper, as `sc_warts2json` writes them: measurements
   Arrow IPC files
 
 Parquet is read in `reading`, which skips row groups and bounds memory.
@@ -23,9 +24,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, excerpt
+from beam_pipeline.documents.json import BadRecordError
 from beam_pipeline.documents.json_records import ArrayError, split_objects, split_records
-from beam_pipeline.sources.mapping import find_value
-from beam_pipeline.sources.options import Mapping
+from beam_pipeline.sources.mapping import family_of, find_value
+from beam_pipeline.sources.options import COLUMNS, Mapping
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.lines import DAMAGE, decompressed, read_blocks
 from beam_pipeline.storage.matching import FileVersion
@@ -35,6 +37,7 @@ _BLOCK_BYTES = 8 << 20
 _MAX_HEADER_CHARS = 1 << 17  # longer fields are errors of `csv`
 _DELIMITERS = ",\t;|"
 FPING_COLUMNS = ("event_time", "dst_addr", "rtt")
+_SCAMPER_MARKS = ("cycle-start", "cycle-stop")  # records without measurements, of its lists
 
 
 class BadRow(NamedTuple):
@@ -45,17 +48,16 @@ class BadRow(NamedTuple):
     text: str
 
 
-class BadRecordError(Exception):
-    """A JSON record is a dead letter; the message is its reason."""
+class TableBatch[B: pa.RecordBatch | None](NamedTuple):
+    """Consecutive rows of a table, or the measurements in them."""
 
-
-class TableBatch(NamedTuple):
-    """Consecutive rows of a table."""
-
-    batch: pa.RecordBatch | None  # n rows; None without any
+    batch: B  # n rows, None without any; of measurements, with COLUMNS
     rows: np.ndarray  # int64 [n], the number of each in the file
     bad_rows: Sequence[BadRow]
     next_row: int
+
+
+Rows = TableBatch[pa.RecordBatch | None]
 
 
 @contextmanager
@@ -112,7 +114,7 @@ def split_text(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[by
             yield [lines.data[lines.starts[0] : lines.stops[-1]]]
 
 
-def read_csv(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
+def read_csv(file: FileVersion, mapping: Mapping) -> Iterator[Rows]:
     """Yields the rows of delimited text, counted from 0 after the header, without blank lines.
 
     Arrow's own reader of files would read 32 blocks ahead, in a thread that outlives an error.
@@ -176,7 +178,7 @@ def _parse_text(
 # --- JSON -----------------------------------------------------------------------------------------
 
 
-def read_json(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
+def read_json(file: FileVersion, mapping: Mapping) -> Iterator[Rows]:
     """Yields JSON objects as rows; lines, or elements of an array, are counted from 0."""
     names = [name for source in mapping.sources for name in source.names]
     for first, records in gathered(file):
@@ -230,7 +232,7 @@ def parse_together(texts: Sequence[bytes]) -> pa.RecordBatch | None:
 
 def _parse_each(
     texts: Sequence[bytes], rows: Sequence[int], names: Sequence[str], next_row: int
-) -> TableBatch:
+) -> Rows:
     kept, objects, bad = parse_records(zip(rows, texts, strict=True), lambda found: [found])
     found_values = {name: [find_value(each, name) for each in objects] for name in names}
     columns = {
@@ -288,7 +290,7 @@ def _as_text(value: Any) -> str | None:
     return value if value is None or type(value) is str else orjson.dumps(value).decode()
 
 
-def read_fping(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
+def read_fping(file: FileVersion, mapping: Mapping) -> Iterator[Rows]:
     """Yields the pings of `fping -J`, as text; lines are counted from 0. A timeout's RTT is -1."""
     for first, records in gathered(file):
         rows, pings, bad = parse_records(enumerate(records, first), parse_fping)
@@ -310,10 +312,64 @@ def parse_fping(record: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
     return [(fields.get("timestamp"), fields.get("host"), rtt)]
 
 
+def read_scamper(file: FileVersion) -> Iterator[Rows]:
+    """Yields the measurements of scamper's ping records; lines are counted from 0.
+
+    Each probe is one, at the time it was sent, or, in versions that do not report it, at the
+    record's start. A probe without a reply is a failed ping.
+    """
+    for first, records in gathered(file):
+        lines, pings, bad = parse_records(enumerate(records, first), _parse_scamper)
+        batch = None
+        if pings:
+            times, srcs, dsts, rtts = zip(*pings, strict=True)
+            src, dst = (pa.array(each, pa.string()).dictionary_encode() for each in (srcs, dsts))
+            times, rtts = pa.array(times, pa.timestamp("us")), pa.array(rtts, pa.float64())
+            columns = [times, src, dst, family_of(dst), rtts]
+            batch = pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+        yield TableBatch(batch, np.array(lines, np.int64), bad, first + len(records))
+
+
+def _parse_scamper(
+    record: dict[str, Any],
+) -> list[tuple[int | None, str | None, str | None, float | None]]:
+    """Returns time in µs, source, destination and RTT of each probe of a record."""
+    kind = record.get("type")
+    if kind in _SCAMPER_MARKS:
+        return []
+    if kind != "ping":
+        raise BadRecordError("not_a_ping")
+    try:
+        start = _scamper_time(record["start"])
+        ends = _typed(record, "src", str), _typed(record, "dst", str)
+        replies, silent = record.get("responses", []), record.get("no_responses", [])
+        found = [
+            (_scamper_time(each.get("tx"), start), *ends, _typed(each, "rtt", int, float))
+            for each in replies
+        ]
+        num_lost = max(0, record["ping_sent"] - len({each["seq"] for each in replies}))
+        lost = [_scamper_time(each.get("tx"), start) for each in silent[:num_lost]]
+    except (KeyError, TypeError, AttributeError, OverflowError):
+        raise BadRecordError("wrong_type") from None
+    lost += [start] * (num_lost - len(lost))
+    return found + [(time, *ends, -1.0) for time in lost]
+
+
+def _scamper_time(value: Any, default: int | None = None) -> int | None:
+    return default if value is None else int(value["sec"]) * 10**6 + int(value.get("usec", 0))
+
+
+def _typed(record: dict[str, Any], name: str, *types: type) -> Any:
+    value = record.get(name)
+    if value is not None and type(value) not in types:
+        raise TypeError
+    return float(value) if type(value) is int else value
+
+
 # --- Arrow IPC ------------------------------------------------------------------------------------
 
 
-def read_arrow(file: FileVersion, mapping: Mapping) -> Iterator[TableBatch]:
+def read_arrow(file: FileVersion, mapping: Mapping) -> Iterator[Rows]:
     """Yields the rows of an Arrow IPC file or stream."""
     next_row = 0
     with opened_arrow(file) as (schema, batches):

@@ -30,6 +30,7 @@ DAMAGE: tuple[type[Exception], ...] = (
     cast(type[Exception], igzip_lib.IsalError),  # its stub declares an instance
 )
 _FAILED_STORAGE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN)
+_LOST_PERMISSION = (errno.EACCES, errno.EPERM)
 SMALLER_WINDOW = "compress it again without --long, whose window is too large for a worker"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP_MAGIC, BZIP2_MAGIC, _XZ_MAGIC = b"\x1f\x8b", b"BZh", b"\xfd7zX"
@@ -60,11 +61,13 @@ def damage_reason(path: str, error: Exception) -> str:
     """Returns the damage of a file in a line, given one of DAMAGE.
 
     Raises ProbelineError if instead the machine or the storage failed, such as for a lack of file
-    handles or a stale NFS handle: such a file is not damaged.
+    handles, a stale NFS handle or, once the file is open, a lost permission: such a file is not
+    damaged.
     """
-    number = error.errno if isinstance(error, OSError) else None
-    if number in _FAILED_STORAGE:
-        raise explained("read", path, error) from error
+    if isinstance(error, OSError):
+        is_open = error.filename is None
+        if error.errno in _FAILED_STORAGE or (is_open and error.errno in _LOST_PERMISSION):
+            raise explained("read", path, error) from error
     if (known := machine_error(error)) is not None:
         raise known from error
     return one_line(error)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
+from beam_pipeline.sources.tables import TableBatch
 from beam_pipeline.storage.lines import read_blocks
 
 GOOD: dict[str, Any] = {
@@ -32,12 +33,14 @@ def good(**changes: Any) -> bytes:
 
 def read(
     *lines: bytes, source: AtlasSource = "from", batch_rows: int = 131_072, hops: Hops = "last"
-) -> list[atlas.JsonBatch]:
+) -> list[TableBatch[pa.RecordBatch]]:
     blocks = read_blocks(io.BytesIO(b"\n".join(lines)))
     return list(atlas.read_json(blocks, source, batch_rows, hops))
 
 
-def read_one(*lines: bytes, source: AtlasSource = "from", hops: Hops = "last") -> atlas.JsonBatch:
+def read_one(
+    *lines: bytes, source: AtlasSource = "from", hops: Hops = "last"
+) -> TableBatch[pa.RecordBatch]:
     (batch,) = read(*lines, source=source, hops=hops)
     return batch
 

@@ -294,22 +294,22 @@ def ipc_stream(batch: pa.RecordBatch) -> bytes:
 class _FailingFile(io.FileIO):
     """A file on a storage that fails after some reads, of at most 1,000 bytes."""
 
-    def __init__(self, path: str, num_reads: int, failure: OSError):
+    def __init__(self, path: str, num_left: list[int], failure: OSError):
         super().__init__(path)
-        self._num_reads, self._failure = num_reads, failure
+        self._num_left, self._failure = num_left, failure
 
     def readinto(self, buffer: Any) -> int | None:
-        self._num_reads -= 1
-        if self._num_reads < 0:
+        self._num_left[0] -= 1
+        if self._num_left[0] < 0:
             raise self._failure
         return super().readinto(memoryview(buffer)[:1000])
 
 
-def fail_reads(patch: pytest.MonkeyPatch, number: int, num_reads: int) -> None:
-    """Lets local files fail with an error number after some reads."""
+def fail_reads(patch: pytest.MonkeyPatch, number: int, num_left: list[int]) -> None:
+    """Lets local files fail with an error number once `num_left[0]` reads are done."""
 
     def opened(path: str, mode: str) -> io.BufferedReader:
         failure = OSError(number, os.strerror(number))
-        return io.BufferedReader(_FailingFile(path, num_reads, failure))
+        return io.BufferedReader(_FailingFile(path, num_left, failure))
 
     patch.setattr("beam_pipeline.storage.files.open", opened, raising=False)

@@ -302,6 +302,6 @@ def test_failed_storage_is_not_a_bad_file(suffix: str, tmp_path: Path, monkeypat
         path.write_bytes(b'{"text": "a"}\n' * 200)
     for num_reads in range(3):
         with monkeypatch.context() as patch:
-            fail_reads(patch, errno.ESTALE, num_reads)
+            fail_reads(patch, errno.ESTALE, [num_reads])
             with pytest.raises(ProbelineError, match=r"^cannot read .*in\..*Stale"):
                 read_all(path, on_bad_file="dead_letter")

@@ -57,9 +57,9 @@ class TestAgainstSagan:
         batch = read_one(*self.lines, source=source)
         expected = [row for line in self.lines for row in rows_of_sagan(line, source)]
         # sagan rounds to a microsecond.
-        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.measurements)]
+        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.batch)]
         assert rows == expected
-        counts = np.bincount(batch.lines, minlength=len(self.lines))
+        counts = np.bincount(batch.rows, minlength=len(self.lines))
         assert counts.tolist() == [len(rows_of_sagan(line, source)) for line in self.lines]
         assert len(expected) == 40
         dups = [packet.dup for line in self.lines for packet in PingResult(line.decode()).packets]
@@ -68,18 +68,18 @@ class TestAgainstSagan:
     def test_results_without_pings(self) -> None:
         """Firmware 0 and 1 give only means over the pings, of which sagan makes no packets."""
         batch = read_one(*self.lines)
-        assert [(line, reason) for line, reason, _ in batch.letters] == [
+        assert [(line, reason) for line, reason, _ in batch.bad_rows] == [
             (0, "no_results"),
             (1, "no_results"),
         ]
-        assert batch.letters[0][2] == self.lines[0].decode()
-        assert batch.num_lines == len(self.lines) == 15
+        assert batch.bad_rows[0][2] == self.lines[0].decode()
+        assert batch.next_row == len(self.lines) == 15
 
     def test_rtt_as_text(self) -> None:
         """sagan takes the text "12.5" for a number; we take the word of no such line."""
         line = good(result=[{"rtt": "12.5"}])
         assert PingResult(line.decode()).packets[0].rtt == 12.5
-        assert read_one(line).letters == [(0, "wrong_type", 'result[0]: {"rtt":"12.5"}')]
+        assert read_one(line).bad_rows == [(0, "wrong_type", 'result[0]: {"rtt":"12.5"}')]
 
 
 made_up_results = st.fixed_dictionaries(
@@ -111,7 +111,7 @@ def test_made_up_results_against_sagan(result: dict[str, Any], source: AtlasSour
     fields = dict(zip(names, (af, dst, "192.168.1.7"), strict=True))
     line = good(**{**dict.fromkeys(("af", "dst_addr", "src_addr"), ...), **fields, **result})
     batch = read_one(line, source=source)
-    rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.measurements)]
+    rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.batch)]
     assert rows == rows_of_sagan(line, source)
 
 
@@ -155,18 +155,18 @@ class TestTraceroute:
     def test_real_results_against_sagan(self, hops: Hops) -> None:
         lines = (REAL_RESULTS.parent / "sagan_traceroutes.jsonl").read_bytes().splitlines()
         batch = read_one(*lines, hops=hops)
-        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.measurements)]
+        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.batch)]
         rows = [
-            sorted(row for row, of in zip(rows, batch.lines, strict=True) if of == number)
+            sorted(row for row, of in zip(rows, batch.rows, strict=True) if of == number)
             for number in range(len(lines))
         ]
         assert rows == [rows_of_traceroute(line, hops) for line in lines]
-        letters = [(line, reason) for line, reason, _ in batch.letters]
+        letters = [(line, reason) for line, reason, _ in batch.bad_rows]
         num_failed = sum(row[-1] < 0 for found in rows for row in found)
         if hops == "last":
-            assert (len(batch.lines), num_failed, letters) == (64, 58, [])
+            assert (len(batch.rows), num_failed, letters) == (64, 58, [])
         else:
-            assert (len(batch.lines), num_failed, letters) == (
+            assert (len(batch.rows), num_failed, letters) == (
                 530,
                 0,
                 [(12, "no_results"), (18, "no_results")],
@@ -177,29 +177,29 @@ class TestTraceroute:
     def test_made_up_results_against_sagan(self, result: list[dict], hops: Hops) -> None:
         line = good(type="traceroute", result=result)
         batch = read_one(line, hops=hops)
-        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.measurements)]
+        rows = [(*row, round(rtt, 3)) for *row, rtt in rows_of(batch.batch)]
         assert sorted(rows) == rows_of_traceroute(line, hops)
         letters = [] if rows else [(0, "no_results", line.decode())]
-        assert batch.letters == letters
+        assert batch.bad_rows == letters
 
     def test_unusable_entries(self) -> None:
         """Each is lost alone, and named."""
         reply = {"from": GOOD["dst_addr"], "rtt": 12.5}
         packets = [reply, 5, {**reply, "rtt": "1"}, {**reply, "from": 7}, {"x": 1}]
         line = good(type="traceroute", result=[7, {"hop": 2}, {"hop": 3, "result": packets}])
-        assert [text for _, _, text in read_one(line).letters] == [
+        assert [text for _, _, text in read_one(line).bad_rows] == [
             "result[2].result[1]: 5",
             'result[2].result[2]: {"from":"193.0.14.129","rtt":"1"}',
             'result[2].result[3]: {"from":7,"rtt":12.5}',
             'result[2].result[4]: {"x":1}',
         ]
         batch = read_one(line, hops="all")
-        assert [text for _, _, text in batch.letters][4:] == [
+        assert [text for _, _, text in batch.bad_rows][4:] == [
             'result[1]: {"hop":2}',
             "result[0]: 7",
         ]
-        assert {reason for _, reason, _ in batch.letters} == {"wrong_type"}
-        assert batch.measurements.column("rtt").to_pylist() == [12.5]
+        assert {reason for _, reason, _ in batch.bad_rows} == {"wrong_type"}
+        assert batch.batch.column("rtt").to_pylist() == [12.5]
 
 
 class TestFields:
@@ -215,8 +215,8 @@ class TestFields:
     )
     def test_rtt(self, entry: dict[str, Any], rtt: float | None) -> None:
         batch = read_one(good(result=[entry]))
-        assert batch.measurements.column("rtt").to_pylist() == [rtt]
-        assert fault_reasons(batch.measurements) == ["rtt_null"] * (rtt is None)
+        assert batch.batch.column("rtt").to_pylist() == [rtt]
+        assert fault_reasons(batch.batch) == ["rtt_null"] * (rtt is None)
 
     @pytest.mark.parametrize(
         ("timestamp", "event_time"),
@@ -230,7 +230,7 @@ class TestFields:
         ],
     )
     def test_event_time(self, timestamp: float | None, event_time: int | None) -> None:
-        column = read_one(good(timestamp=timestamp)).measurements.column("event_time")
+        column = read_one(good(timestamp=timestamp)).batch.column("event_time")
         assert column.cast(pa.int64()).to_pylist() == [event_time] * 3
 
     @pytest.mark.parametrize(
@@ -246,9 +246,7 @@ class TestFields:
     ) -> None:
         """Beside a result that has it, and where both ways meet in one batch."""
         batch = read_one(good(), good(af=..., dst_addr=dst_addr), good(af=..., pf=6))
-        assert (
-            batch.measurements.column("ip_version").to_pylist() == [4] * 3 + [version] * 3 + [6] * 3
-        )
+        assert batch.batch.column("ip_version").to_pylist() == [4] * 3 + [version] * 3 + [6] * 3
 
     @pytest.mark.parametrize(
         ("changes", "reason"),
@@ -264,11 +262,11 @@ class TestFields:
     )
     def test_reasons_of_atlas_faults(self, changes: dict[str, Any], reason: str) -> None:
         batch = read_one(good(), good(**changes))
-        block, faults = measurements.check(batch.measurements)
+        block, faults = measurements.check(batch.batch)
         assert len(block) == 3
         assert set(faults.reasons) == {reason}
-        assert set(batch.lines[faults.rows]) == {1}
-        assert not batch.letters
+        assert set(batch.rows[faults.rows]) == {1}
+        assert not batch.bad_rows
 
 
 # --- lines and batches ----------------------------------------------------------------------------
@@ -299,9 +297,9 @@ class TestBadLines:
     def test_reason(self, line: bytes, reason: str) -> None:
         batch = read_one(good(), line, good())
         expected = line[:MAX_VALUE_CHARS].decode("utf-8", "replace")
-        assert batch.letters == [(1, reason, expected)]
-        assert batch.lines.tolist() == [0] * 3 + [2] * 3
-        assert batch.num_lines == 3
+        assert batch.bad_rows == [(1, reason, expected)]
+        assert batch.rows.tolist() == [0] * 3 + [2] * 3
+        assert batch.next_row == 3
 
     @pytest.mark.parametrize(
         "changes",
@@ -317,8 +315,8 @@ class TestBadLines:
     def test_wrong_type(self, changes: dict[str, Any]) -> None:
         line = good(**changes)
         batch = read_one(good(), line)
-        assert batch.letters == [(1, "wrong_type", line.decode())]
-        assert batch.lines.tolist() == [0] * 3
+        assert batch.bad_rows == [(1, "wrong_type", line.decode())]
+        assert batch.rows.tolist() == [0] * 3
 
     @pytest.mark.parametrize(
         "entry",
@@ -335,14 +333,14 @@ class TestBadLines:
         """Only that ping is lost."""
         line = json.dumps({**GOOD, "result": [{"rtt": 1.0}, entry, {"x": "*"}]}).encode()
         batch = read_one(good(), line, good(result=[entry] if type(entry) is not list else [7]))
-        assert [(line, reason) for line, reason, _ in batch.letters] == [
+        assert [(line, reason) for line, reason, _ in batch.bad_rows] == [
             (1, "wrong_type"),
             (2, "wrong_type"),
         ]
         text = "deeply nested" if type(entry) is list else orjson.dumps(entry).decode()
-        assert batch.letters[0][2] == f"result[1]: {text}"
-        assert batch.lines.tolist() == [0] * 3 + [1] * 2
-        assert batch.measurements.column("rtt").to_pylist()[3:] == [1.0, -1.0]
+        assert batch.bad_rows[0][2] == f"result[1]: {text}"
+        assert batch.rows.tolist() == [0] * 3 + [1] * 2
+        assert batch.batch.column("rtt").to_pylist()[3:] == [1.0, -1.0]
 
     def test_the_bound_on_lines(self) -> None:
         """A line of just the greatest length is taken, in the middle of a file and at its end."""
@@ -351,11 +349,11 @@ class TestBadLines:
         assert (len(fits), len(over)) == (length, length + 1)
         over = over[:-2] + over[-1:] + b" "  # would be a result if it were cut
         batch = read_one(fits, over, fits, over)
-        assert [(line, reason) for line, reason, _ in batch.letters] == [
+        assert [(line, reason) for line, reason, _ in batch.bad_rows] == [
             (1, "line_too_long"),
             (3, "line_too_long"),
         ]
-        assert batch.lines.tolist() == [0] * 3 + [2] * 3
+        assert batch.rows.tolist() == [0] * 3 + [2] * 3
 
     def test_file_without_line_ends(self) -> None:
         class Endless(io.RawIOBase):
@@ -372,20 +370,20 @@ class TestBadLines:
         finally:
             tracemalloc.stop()
         assert peak_bytes < 8 * atlas.MAX_LINE_BYTES
-        assert batch.letters == [(0, "line_too_long", "x" * MAX_VALUE_CHARS)]
+        assert batch.bad_rows == [(0, "line_too_long", "x" * MAX_VALUE_CHARS)]
 
     @pytest.mark.parametrize("form", ["[%s,%s]", "\r\n\t[\n%s,\n%s\n]\n", "\ufeff[%s,%s]"])
     def test_json_array(self, form: str) -> None:
         array = form % (good().decode(), good(timestamp=1).decode())
         (batch,) = atlas.read_json(read_blocks(io.BytesIO(array.encode())), "from")
         lines = read_one(good(), good(timestamp=1))
-        assert rows_of(batch.measurements) == rows_of(lines.measurements)
-        assert batch.lines.tolist() == [0] * 3 + [1] * 3 and batch.num_lines == 2
+        assert rows_of(batch.batch) == rows_of(lines.batch)
+        assert batch.rows.tolist() == [0] * 3 + [1] * 3 and batch.next_row == 2
 
     def test_truncated_json_array(self) -> None:
         stream = io.BytesIO(b"[" + good() + b"," + good()[:9])
         batches = atlas.read_json(read_blocks(stream), "from")
-        assert len(next(batches).lines) == 3
+        assert len(next(batches).rows) == 3
         with pytest.raises(ArrayError, match="does not end"):
             next(batches)
 
@@ -399,13 +397,13 @@ class TestBatches:
         whole = read_one(*self.lines)
         monkeypatch.setattr(storage_lines, "BLOCK_BYTES", 1)
         batches = read(*self.lines, batch_rows=batch_rows)
-        rows = [row for batch in batches for row in rows_of(batch.measurements)]
-        assert rows == rows_of(whole.measurements)
-        assert np.concatenate([batch.lines for batch in batches]).tolist() == whole.lines.tolist()
-        assert [bad for batch in batches for bad in batch.letters] == whole.letters
-        assert sum(batch.num_lines for batch in batches) == whole.num_lines
-        assert len({batch.measurements.schema for batch in batches}) == 1
-        sizes = [len(batch.lines) + len(batch.letters) for batch in batches]
+        rows = [row for batch in batches for row in rows_of(batch.batch)]
+        assert rows == rows_of(whole.batch)
+        assert np.concatenate([batch.rows for batch in batches]).tolist() == whole.rows.tolist()
+        assert [bad for batch in batches for bad in batch.bad_rows] == whole.bad_rows
+        assert batches[-1].next_row == whole.next_row
+        assert len({batch.batch.schema for batch in batches}) == 1
+        sizes = [len(batch.rows) + len(batch.bad_rows) for batch in batches]
         assert all(size >= batch_rows for size in sizes[:-1])
         assert all(size < batch_rows + 3 for size in sizes)
 
@@ -422,7 +420,7 @@ class TestBatches:
 
         blocks = read_blocks(Slow(b"\n".join(self.lines)))  # type: ignore[arg-type]
         (batch,) = atlas.read_json(blocks, "from")
-        assert rows_of(batch.measurements) == rows_of(read_one(*self.lines).measurements)
+        assert rows_of(batch.batch) == rows_of(read_one(*self.lines).batch)
 
 
 json_values = st.recursive(
@@ -481,8 +479,8 @@ def test_any_line_is_accounted_for(
     # The first line shows that the file is no JSON array.
     lines = [good(), *lines]
     batches = read(*lines, source=source, batch_rows=batch_rows)
-    found = np.concatenate([batch.lines for batch in batches])
-    letters = [letter for batch in batches for letter in batch.letters]
+    found = np.concatenate([batch.rows for batch in batches])
+    letters = [letter for batch in batches for letter in batch.bad_rows]
     assert {reason for _, reason, _ in letters} <= set(atlas.LINE_REASONS)
     bad, bad_pings = set(), Counter()
     for number, _, text in letters:
@@ -499,9 +497,9 @@ def test_any_line_is_accounted_for(
         else:
             assert num_found == len(result["result"])
     for batch in batches:
-        block, faults = measurements.check(batch.measurements)
-        assert len(block) + len(faults.rows) == len(batch.lines)
-        measurements.as_text(batch.measurements, faults.rows)
+        block, faults = measurements.check(batch.batch)
+        assert len(block) + len(faults.rows) == len(batch.rows)
+        measurements.as_text(batch.batch, faults.rows)
 
 
 class NothingIsPlain:
@@ -519,9 +517,9 @@ def test_plain_results_break_no_rule(lines: list[bytes], source: AtlasSource) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(atlas, "_plain_decoder", lambda source: NothingIsPlain())
         by_rules = read_one(good(), *lines, source=source)
-    assert batch.measurements.equals(by_rules.measurements)
-    assert batch.lines.tolist() == by_rules.lines.tolist()
-    assert batch.letters == by_rules.letters
+    assert batch.batch.equals(by_rules.batch)
+    assert batch.rows.tolist() == by_rules.rows.tolist()
+    assert batch.bad_rows == by_rules.bad_rows
 
 
 PLAIN = (
@@ -579,13 +577,13 @@ class TestWholeBlocks:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(atlas, "_plain_results", lambda text, decoder: [])
             (by_line,) = atlas.read_json(iter(blocks), "from", is_span=True)
-        assert batch.measurements.equals(by_line.measurements)
-        assert batch.lines.tolist() == by_line.lines.tolist()
-        assert batch.letters == by_line.letters
-        assert batch.num_lines == by_line.num_lines == text.count(b"\n") + (text[-1:] != b"\n")
+        assert batch.batch.equals(by_line.batch)
+        assert batch.rows.tolist() == by_line.rows.tolist()
+        assert batch.bad_rows == by_line.bad_rows
+        assert batch.next_row == by_line.next_row == text.count(b"\n") + (text[-1:] != b"\n")
 
 
 def test_a_number_that_is_not_read_may_exceed_floats() -> None:
     line = good(note=1)[:-1] + b"e999}"
     assert line.endswith(b'"note":1e999}')
-    assert len(read_one(line).lines) == 3
+    assert len(read_one(line).rows) == 3

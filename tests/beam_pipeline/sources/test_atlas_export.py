@@ -19,6 +19,7 @@ import pytest
 
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.options import COLUMNS, AtlasSource
+from beam_pipeline.sources.tables import TableBatch
 from tests.support import documents
 from tests.support.atlas_results import BIGQUERY_SCHEMA, PING_TYPE, good, read_one, rows_of
 from tests.support.helpers import as_number
@@ -286,7 +287,7 @@ def read_bigquery(
 
 
 def check_exploded(
-    exploded: atlas.Exploded, first: int, last: int, source: AtlasSource = "from"
+    exploded: TableBatch[pa.RecordBatch], first: int, last: int, source: AtlasSource = "from"
 ) -> None:
     """Compares with what rows `first` to `last` of ROWS hold."""
     src_name = "synth_addr" if source == "from" else "src_addr"
@@ -299,22 +300,22 @@ def check_exploded(
         expected += [
             (row["start_time"], row[src_name], row["dst_addr"], row["af"], rtt) for rtt in rtts
         ]
-    batch = exploded.measurements
+    batch = exploded.batch
     assert tuple(batch.schema.names) == COLUMNS
     times = batch.column("event_time").cast(pa.int64())
     batch = batch.set_column(0, "event_time", times)
     actual = [(*row, "nan" if rtt != rtt else rtt) for *row, rtt in rows_of(batch)]
     assert actual == expected
     assert exploded.rows.tolist() == parents
-    assert exploded.empty_rows.tolist() == empty
-    assert exploded.rows.dtype == exploded.empty_rows.dtype == np.int64
+    assert exploded.bad_rows == [(row, "no_results", "") for row in empty]
+    assert exploded.next_row == last - first
 
 
 class TestBigQuery:
     def test_check(self) -> None:
         batch, _ = read_bigquery()
         exploded = atlas.explode_bigquery(batch, "from")
-        block, faults = measurements.check(exploded.measurements)
+        block, faults = measurements.check(exploded.batch)
         assert block.rtt.tolist() == [12.5, -1.0, 12.5, 1635.5, 12.5]
         assert block.event_time[0] == 1_700_000_000_000_000
         assert list(zip(exploded.rows[faults.rows], faults.reasons, strict=True)) == [
@@ -352,9 +353,9 @@ class TestBigQuery:
         for first in range(len(ROWS)):
             exploded = atlas.explode_bigquery(batch.slice(first), "from")
             check_exploded(exploded, first, len(ROWS))
-            assert exploded.measurements.schema.field("src_addr").type == text
-            assert exploded.measurements.schema.field("dst_addr").type == text
-            assert exploded.measurements.schema.field("ip_version").type == pa.int8()
+            assert exploded.batch.schema.field("src_addr").type == text
+            assert exploded.batch.schema.field("dst_addr").type == text
+            assert exploded.batch.schema.field("ip_version").type == pa.int8()
         file = bigquery_file(schema)
         assert atlas.bigquery_schema_problem(file.schema_arrow, "from") is None
 
@@ -362,7 +363,7 @@ class TestBigQuery:
         assert atlas.is_bigquery_export(BIGQUERY_SCHEMA)
         assert atlas.is_bigquery_export(pa.schema([("pings", pa.large_list(PING_TYPE))]))
         assert not atlas.is_bigquery_export(pa.schema([("pings", pa.int64())]))
-        assert not atlas.is_bigquery_export(read_one(good()).measurements.schema)
+        assert not atlas.is_bigquery_export(read_one(good()).batch.schema)
 
     @pytest.mark.parametrize(
         ("name", "dtype", "problem"),

@@ -12,15 +12,22 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from beam_pipeline.dataset.layout import split_of
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import packets
+from beam_pipeline.sources.options import ReadOptions
+from tests.support.atlas_results import good
 from tests.support.forms import FORMS, read
 from tests.support.helpers import fail_reads, measurements_table
+from tests.support.properties import num_examples
 from tests.support.warm_python import warm_python
+
+ERRORS = "IO STALE TIMEDOUT ACCES MFILE NOMEM"
 
 
 @pytest.fixture
@@ -187,20 +194,26 @@ def test_src_id_collision(tmp_path: Path, capsys, monkeypatch, train_ratio: floa
     assert len(probes) == 2 and all(probe in line for probe in probes)
 
 
-@pytest.mark.parametrize("name", ["EIO", "ESTALE", "EMFILE", "ENOMEM"])
-@pytest.mark.parametrize(
-    "form", ["comma", "tab, gzip", "semicolon, bzip2", "JSON lines", "scamper"]
+@pytest.mark.parametrize("form", [*FORMS, "atlas"])
+@given(
+    number=st.sampled_from([getattr(errno, f"E{name}") for name in ERRORS.split()]),
+    share=st.floats(0, 1),
 )
+@settings(max_examples=num_examples(30, quick=8))
 def test_failed_storage_is_not_a_bad_file(
-    form: str, name: str, tmp_path: Path, monkeypatch
+    tmp_path_factory: pytest.TempPathFactory, form: str, number: int, share: float
 ) -> None:
     """Not even --on_bad_file=dead_letter continues without the file, wherever reading fails."""
-    write, options = FORMS[form]
-    path = tmp_path / "pings"
+    write, options = FORMS.get(form, (lambda rows: b"\n".join([good()] * len(rows)), ReadOptions()))
+    path = tmp_path_factory.mktemp("storage") / "pings"
     path.write_bytes(write([(10**15 + i, "192.0.2.1", "192.0.2.2", i / 8) for i in range(400)]))
-    number = getattr(errno, name)
-    for num_reads in range(1 + min(4, path.stat().st_size // 1000)):
-        with monkeypatch.context() as patch:
-            fail_reads(patch, number, num_reads)
-            with pytest.raises(ProbelineError, match=rf"^cannot .*{os.strerror(number)}; "):
-                list(read(path, replace(options, skip_bad_files=True)))
+    with pytest.MonkeyPatch.context() as patch:
+        # Arrow opens a local Parquet file itself.
+        patch.setattr("beam_pipeline.storage.parquet.is_local", lambda path: False)
+        reads: list[int] = []
+        fail_reads(patch, number, reads)
+        reads[:] = [10**6]
+        list(read(path, replace(options, skip_bad_files=True)))
+        reads[:] = [int(share * (10**6 - 1 - reads[0]))]
+        with pytest.raises(ProbelineError, match=rf"^cannot .*{os.strerror(number)}; "):
+            list(read(path, replace(options, skip_bad_files=True)))

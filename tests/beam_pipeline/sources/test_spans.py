@@ -74,8 +74,8 @@ def test_a_span_is_read_as_lines(first: bytes) -> None:
     """Its first line does not make it an array or a sequence."""
     text = first + b"\n" + good() + b"\n"
     (batch,) = atlas.read_json(iter([text]), "from", is_span=True)
-    assert batch.num_lines == text.count(b"\n") == 1 + len(batch.letters)
-    assert len(batch.lines) == 3
+    assert batch.next_row == text.count(b"\n") == 1 + len(batch.bad_rows)
+    assert len(batch.rows) == 3
 
 
 @pytest.mark.usefixtures("small_spans")
