@@ -147,7 +147,7 @@ def build(
         found
         | "Spread files" >> beam.Reshuffle()
         | "Cut into work units"
-        >> beam.FlatMap(cut_into_work_units, None, documents.WORK_UNIT_BYTES, by_line=True)
+        >> beam.FlatMap(cut_into_work_units, documents.WORK_UNIT_BYTES, by_line=True)
         | "Spread work units" >> beam.Reshuffle()
         | "Read and stage"
         >> beam.Map(stage, options.record_options(), run.folder).with_output_types(StagedUnit)

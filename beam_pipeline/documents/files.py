@@ -19,7 +19,6 @@ from beam_pipeline.dataset.tfrecord import begins_tfrecord
 from beam_pipeline.documents.fields import DOCUMENT_NAME
 from beam_pipeline.documents.json import is_json
 from beam_pipeline.documents.json_records import begins_sequence
-from beam_pipeline.documents.parquet import check_text_column
 from beam_pipeline.errors import UsageError
 from beam_pipeline.storage.files import check_path, check_regular, open_file
 from beam_pipeline.storage.lines import (
@@ -220,20 +219,17 @@ def format_of(head: bytes) -> Format:
 
 
 def cut_into_work_units(
-    file: InputFile,
-    text_field: str | None = None,
-    unit_bytes: int = WORK_UNIT_BYTES,
-    by_line: bool = False,
+    file: InputFile, unit_bytes: int = WORK_UNIT_BYTES, by_line: bool = False
 ) -> list[WorkUnit]:
     """Cuts a file into work units of about `unit_bytes`, in order and deterministically.
 
     A file of objects that are not one to a line is one unit, unless `by_line`.
 
     Raises ProbelineError if the file was changed since it was matched, or if the footer of a
-    Parquet file cannot be read or has several columns `text_field`, if given.
+    Parquet file cannot be read.
     """
     if file.format == "parquet" and not file.problem:
-        return _cut_parquet(file, text_field, unit_bytes)
+        return _cut_parquet(file, unit_bytes)
     num_bytes = file.num_bytes
     is_whole = file.problem or file.format != "jsonl" or file.is_compressed
     if is_whole or (not by_line and num_bytes > unit_bytes and _is_sequence(file)):
@@ -258,15 +254,13 @@ def _is_sequence(file: InputFile) -> bool:
         return begins_sequence(next(read_blocks(stream), b""))
 
 
-def _cut_parquet(file: InputFile, text_field: str | None, unit_bytes: int) -> list[WorkUnit]:
+def _cut_parquet(file: InputFile, unit_bytes: int) -> list[WorkUnit]:
     path, num_bytes, version = file.file
     with (
         unchanged(file.file),
         explained_damage(path, CURE, row=0),
         open_parquet(path, version=version) as parquet,
     ):
-        if text_field is not None:
-            check_text_column(path, parquet.schema_arrow, text_field)
         metadata = parquet.metadata
     rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     runs = list(pack_row_groups(rows, unit_bytes * max(1, sum(rows)) / num_bytes))

@@ -34,19 +34,15 @@ _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 BINARY_TYPES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
-def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
-    """Raises ProbelineError if a file has several columns of that name."""
-    count = len(schema.get_all_field_indices(text_field))
-    if count > 1:
-        raise ProbelineError(f"{path} has {count} columns named {text_field!r}; it must be one")
-
-
 def columns_of(fields: Fields) -> Callable[[str, pa.Schema], list[str] | None]:
     """Returns a function that chooses a file's columns; ProbelineError for several texts."""
 
     def choose(path: str, schema: pa.Schema) -> list[str] | None:
-        if not fields.nested:
-            check_text_column(path, schema, fields.text)
+        count = len(schema.get_all_field_indices(fields.text))
+        if count > 1:
+            raise ProbelineError(
+                f"{path} has {count} columns named {fields.text!r}; it must be one"
+            )
         return None if fields.hash_ids else columns_in(schema, fields)
 
     return choose

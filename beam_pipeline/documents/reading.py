@@ -144,7 +144,7 @@ def read_texts(unit: WorkUnit, fields: Fields = Fields()) -> Iterator[DocumentBa
 
 def fields_of(file: InputFile) -> list[str]:
     """Returns the names of the fields of a file's first readable record."""
-    unit = cut_into_work_units(file, None, max(1, file.num_bytes))[0]
+    unit = cut_into_work_units(file, max(1, file.num_bytes))[0]
     with explained_damage(unit.path, CURE, (ArrayError,), row=0):
         if unit.file.format == "parquet":
             with open_parquet(unit.path) as parquet:

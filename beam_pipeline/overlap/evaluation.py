@@ -173,8 +173,7 @@ def _read_batches(
 
 
 def _read_field(file: InputFile, fields: Fields) -> Iterator[DocumentBatch]:
-    text_field = None if fields.nested else fields.text
-    for unit in cut_into_work_units(file, text_field, max(1, file.num_bytes)):
+    for unit in cut_into_work_units(file, max(1, file.num_bytes)):
         yield from read_texts(unit, fields)
 
 

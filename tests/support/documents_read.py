@@ -34,10 +34,10 @@ class Seen(NamedTuple):
     num_without_text: int
 
 
-def cut(paths: list[str], text_field: str = "text", unit_bytes: int = 64 << 20) -> list[WorkUnit]:
+def cut(paths: list[str], unit_bytes: int = 64 << 20) -> list[WorkUnit]:
     """Returns the work units of all files that match."""
     files = match_documents(paths)
-    return [unit for file in files for unit in cut_into_work_units(file, text_field, unit_bytes)]
+    return [unit for file in files for unit in cut_into_work_units(file, unit_bytes)]
 
 
 def seen(path: Path | str, unit_bytes: int = 1 << 20, **options: Any) -> Seen:
@@ -45,7 +45,7 @@ def seen(path: Path | str, unit_bytes: int = 1 << 20, **options: Any) -> Seen:
     found, letters = {}, {}
     num_rows = num_without_text = 0
     fields = Fields(**options)
-    for unit in cut([str(path)], fields.text, unit_bytes):
+    for unit in cut([str(path)], unit_bytes):
         assert unit.first_row in (None, num_rows)
         shift = num_rows if unit.first_row is None else 0
         for batch in read_texts(unit, fields):

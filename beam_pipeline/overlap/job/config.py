@@ -58,23 +58,19 @@ PRESETS = {
     "precise": Preset(MULTILINGUAL, 20, 0.001, short_rows_contaminate=False),
 }
 
-# Fields of marin's classes, accepted without effect, and why.
-WITHOUT_EFFECT = {
-    "stride": "every n-gram is compared",
-    "overlap_threshold": "every overlap is reported, with the coverage of its row",
-    "attribute_name": "spans are in files of their own",
-    "estimated_doc_count": "nothing is approximate",
-    "false_positive_rate": "nothing is approximate",
-    "mode": "there is only one",
-}
+# Fields of marin's classes, accepted without effect.
+_WITHOUT_EFFECT = (
+    *("stride", "overlap_threshold"),
+    *("attribute_name", "estimated_doc_count", "false_positive_rate", "mode"),
+)
 
 
 def _warn_without_effect(config: Any) -> None:
-    given = [name for name in WITHOUT_EFFECT if getattr(config, name, None)]
+    given = [name for name in _WITHOUT_EFFECT if getattr(config, name, None)]
     if given:
-        reasons = "; ".join(dict.fromkeys(WITHOUT_EFFECT[name] for name in given))
         values = ", ".join(f"{name}={getattr(config, name)}" for name in given)
-        warnings.warn(f"{values} has no effect: {reasons}", UserWarning, stacklevel=4)
+        message = f"{values} has no effect: every n-gram is compared, and every overlap reported"
+        warnings.warn(message, UserWarning, stacklevel=4)
 
 
 def _path_of(given: Any) -> Any:

@@ -150,16 +150,16 @@ def _file_that_differs(before: list[ListedFile], now: list[ListedFile]) -> str |
     if _portable(before) == _portable(now):
         return None
     old, new = ({file[:3]: file for file in files} for files in (before, now))
-    for key, file in new.items():
-        if key not in old:
-            return f"{file}, of --{file.flag}, was not among its files"
-        if old[key] != file:
-            was, found = (FileVersion(*each[2:]) for each in (old[key], file))
-            return f"{file} was changed: it had {was}, and has {found}"
-    for key, file in old.items():
-        if key not in new:
-            return f"{file}, of --{file.flag}, is no longer among its files"
+    for key in {**new, **old}:
+        was, found = (_shown_version(files.get(key)) for files in (old, new))
+        if was != found:
+            file = new.get(key) or old[key]
+            return f"{file}, of --{file.flag}, was {was} and is {found}"
     return None if before == now else "--decontaminate_source had another order"
+
+
+def _shown_version(file: ListedFile | None) -> str:
+    return str(FileVersion(*file[2:])) if file else "not among its files"
 
 
 def _portable(files: Sequence[ListedFile]) -> list[tuple[Any, ...]]:

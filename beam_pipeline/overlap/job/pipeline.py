@@ -174,7 +174,7 @@ def _scan(
     def plan(keyed: tuple[int, Iterable[InputFile]], prepared: Prepared) -> Iterator[Any]:
         num_groups = count_groups(num_bytes, prepared.num_index_shards, prepared.index_bytes)
         for file in keyed[1]:
-            yield from plan_work_units(keyed[0], file, fields.text, num_groups)
+            yield from plan_work_units(keyed[0], file, num_groups)
 
     scan = Scan(run, fields, config.tokenizer)
     return (

@@ -52,10 +52,10 @@ _LOGGER = logging.getLogger("beam_pipeline")
 
 
 def plan_work_units(
-    file_number: int, file: InputFile, text_field: str, num_groups: int
+    file_number: int, file: InputFile, num_groups: int
 ) -> Iterator[tuple[str, WorkUnit]]:
     """Yields the work units of a file, keyed by group (`count_groups`)."""
-    for unit in cut_into_work_units(file, text_field, WORK_UNIT_BYTES):
+    for unit in cut_into_work_units(file, WORK_UNIT_BYTES):
         key = str(int(unit.name, 16) % num_groups) if num_groups else unit.name
         yield key, unit._replace(file=file._replace(number=file_number))
 

@@ -93,7 +93,7 @@ def describe(file: TrainingFile, documents: DocumentReader, fields: Fields) -> I
         return columns_in(schema, wanted)
 
     whole = InputFile(file.file, file.format, is_compressed=True)
-    for unit in cut_into_work_units(whole, None, max(1, file.file.num_bytes)):
+    for unit in cut_into_work_units(whole, max(1, file.file.num_bytes)):
         for piece in read_unit(unit, columns=columns, sized_by=fields.text):
             if isinstance(piece, pa.RecordBatch):
                 found = documents.within(row, row + len(piece))

@@ -64,7 +64,6 @@ def read_all(
     num_read = 0
     for unit in cut_into_work_units(
         inspect(file, cast(Format, given.input_format), checker(given)),
-        None,
         unit_bytes,
         by_line=True,
     ):

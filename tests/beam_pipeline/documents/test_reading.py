@@ -152,13 +152,6 @@ def test_the_elements_of_an_array_are_records(
         assert seen(path, unit_bytes=5) == expected
 
 
-def test_a_json_file_may_hold_lines(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    lines = [b'{"text": "a"}', b'{"text": "b"}']
-    path.write_bytes(b"\n".join(lines))
-    assert seen(path) == plainly(lines)
-
-
 @pytest.mark.parametrize(
     ("data", "problem"),
     [

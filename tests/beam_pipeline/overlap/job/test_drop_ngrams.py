@@ -44,7 +44,6 @@ def test_a_runs_own_boilerplate_is_dropped_by_another(tmp_path: Path) -> None:
     [
         ("{", "line 2: it is not JSON"),
         ("[]", "line 2: it is not a record with an ngram"),
-        ('{"n": 3}', "line 2: it is not a record with an ngram"),
         ('{"ngram": "a b", "n": 3}', "line 2: n is 3, but 'a b' has 2 tokens"),
     ],
 )
@@ -68,9 +67,9 @@ def test_a_run_with_other_ngrams_is_another(tmp_path: Path, capsys: pytest.Captu
     write_lines(path, {"ngram": "a b"})
     capsys.readouterr()
     assert main([*flags, "--skip_existing"]) == 2
-    assert f"{path} was changed" in capsys.readouterr().err
+    assert f"{path}, of --drop_ngrams, was 15 bytes of " in capsys.readouterr().err
     assert main([*flags[:-1], "--skip_existing"]) == 2
-    assert f"{path}, of --drop_ngrams, is no longer among" in capsys.readouterr().err
+    assert f"{path}, of --drop_ngrams, was 15 bytes of " in capsys.readouterr().err
     path.unlink()
     assert main([*flags, "--overwrite"]) == 2
     assert f"--drop_ngrams={path} is no file" in capsys.readouterr().err

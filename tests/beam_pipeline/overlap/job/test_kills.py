@@ -118,16 +118,6 @@ def test_other_options_do_not_resume(tmp_path: Path, change: str) -> None:
 
 
 @pytest.mark.slow
-def test_without_skip_existing_everything_is_scanned(tmp_path: Path) -> None:
-    corpus = make_corpus(tmp_path, 21)
-    killed = in_a_process(
-        corpus, tmp_path / "out", ("gathering.measure_unit", 1), "--ngram_length=2"
-    )
-    again = in_a_process(corpus, tmp_path / "out", UNHARMED, "--ngram_length=2")
-    assert units_read(again) == units_read(killed) != []
-
-
-@pytest.mark.slow
 def test_match_files_stay_if_details_were_left_out(tmp_path: Path) -> None:
     """So that a run that counts first can write them without reading the training data again."""
     corpus = make_corpus(tmp_path, 21)

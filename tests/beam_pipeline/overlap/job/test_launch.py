@@ -41,24 +41,18 @@ def cells(line: str) -> list[str]:
     return re.split(r"\s{2,}", line.strip())
 
 
-_HEADINGS = (
-    *("evaluation set", "n", "rows", "ids", "hit", "under 8 tokens", "clean", "not looked up"),
-    "share",
-)
-
-
 def test_summary_table(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(flags(corpus, "--max_details_per_pair=1")) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert [row for row in map(cells, out.splitlines()) if len(row) == 9] == [
-        list(_HEADINGS),
+    assert [row for row in map(cells, out.splitlines()) if len(row) == 9][1:] == [
         ["music", "5", "3", "3", "1", "0", "2", "0", "33.33 %"],
         ["music", "12", "3", "3", "1", "0", "2", "0", "33.33 %"],
         ["[x]", "5", "1", "1", "0", "0", "1", "0", "0.00 %"],
         ["[x]", "12", "1", "1", "0", "0", "1", "0", "0.00 %"],
     ]
     below = out.splitlines()[-6:]
+    assert "[x]" in out  # which is not markup
     matches = (len(SHARED.split()) - 4) + (len(SHARED.split()) - 11)
     assert below[0].startswith("6 texts of 1 training file and 4 rows of 2 evaluation files in ")
     assert below[0].endswith(f": {matches} matches")
@@ -67,13 +61,6 @@ def test_summary_table(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     assert below[3].startswith("Warning: 1 evaluation row with only empty tokens, which ")
     assert below[4].startswith(f"overlap_details has 1 record; {matches - 1} are left out by --max")
     assert below[5] == f"Next: python -m beam_pipeline.overlap.report {corpus}/out"
-
-
-def test_next_command_is_quoted(corpus: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(flags(corpus, f"--output_path={corpus}/my out [b]")) == 0
-    out = capsys.readouterr().out
-    assert f"overlap.report '{corpus}/my out [b]'" in out.splitlines()[-1]
-    assert "[b]" in out.partition("evaluation set")[0]  # the title
 
 
 # --- refused, failed, stopped ---------------------------------------------------------------------
@@ -211,14 +198,6 @@ def test_rule_lists_are_replaced(corpus: Path, capsys) -> None:
     assert main(flags(corpus, "--overwrite")) == 0
     names = files_below(corpus / "out")
     assert not [name for name in names if "rules" in name]
-
-
-def test_summary_of_skipped_rows(corpus: Path, capsys: pytest.CaptureFixture) -> None:
-    again = {"id": "o1", "text": "nobody has"}
-    write_lines(corpus / "eval/other.jsonl", {"id": "o0", "text": SHARED}, again)
-    assert main(flags(corpus, "--min_tokens=6", "--degenerate=skip")) == 0
-    lines = capsys.readouterr().out
-    assert "Not looked up: 2 evaluation rows (1 no words, 1 too short), see " in lines
 
 
 def test_rows_that_share_an_id(corpus: Path, capsys: pytest.CaptureFixture) -> None:

@@ -53,11 +53,11 @@ def test_work_units_are_keyed_by_group(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         stream.truncate(200 << 20)
     (file,) = match_documents([str(path)])
-    alone = list(plan_work_units(3, file, "text", 0))
+    alone = list(plan_work_units(3, file, 0))
     assert len({key for key, _ in alone}) == len(alone) == 4
     assert [unit.number for _, unit in alone] == [0, 1, 2, 3]
     assert {unit.file.number for _, unit in alone} == {3}
-    grouped = list(plan_work_units(3, file, "text", 2))
+    grouped = list(plan_work_units(3, file, 2))
     assert {key for key, _ in grouped} <= {"0", "1"}
     assert [unit for _, unit in grouped] == [unit for _, unit in alone]
 

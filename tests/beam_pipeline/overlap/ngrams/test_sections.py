@@ -101,14 +101,6 @@ def test_section_size_is_bounded() -> None:
     assert count_code_points(utf8) == len(text)
 
 
-def test_ngrams_longer_than_a_piece_are_found() -> None:
-    row = " ".join(f"w{number}" for number in range(50))
-    with small_pieces(8):
-        found = shared([row], [f"x {row} {row} y"], (50,), DEFAULT)
-    assert found.starts.tolist() == [2, 3 + len(row)]
-    assert found.num_matches == 1
-
-
 def test_user_tokenizer_gets_whole_texts() -> None:
     own = Tokenizer("own", function=DEFAULT.tokenize)
     with small_pieces(1):

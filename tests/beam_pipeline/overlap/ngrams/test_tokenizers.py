@@ -226,6 +226,8 @@ def test_user_tokenizer() -> None:
         "tests.beam_pipeline.overlap.ngrams.test_tokenizers:every_third_letter"
     )
     same("abcdefgabcdefg", tokenizer)
+    numpy: Any = lambda text: [["a", np.int64(0), 1]]  # noqa: E731
+    assert Tokenizer("my:own", function=numpy).tokenize("a b") == [Token("a", 0, 1)]
     assert [token.text for token in tokenizer.tokenize("abcd")] == ["a", "d"]
 
 
@@ -244,10 +246,7 @@ def raising(error: BaseException):
     [
         (raising(RuntimeError("boo\nhoo")), "with RuntimeError: boo hoo; correct"),
         (raising(SystemExit(3)), "with SystemExit: 3"),
-        (lambda text: None, "with TypeError"),
         (lambda text: text, "returns 'a' for a text of 3 characters"),
-        (lambda text: [1, 2], "returns 1 "),
-        (lambda text: [("a", 0)], r"returns \('a', 0\)"),
         (lambda text: [(b"a", 0, 1)], "returns"),
         (lambda text: [("a", -1, 1)], "start and end in the text"),
         (lambda text: [("a", 2, 1)], "start and end in the text"),
@@ -262,14 +261,7 @@ def test_invalid_result_of_a_user_tokenizer(function, message: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_numpy_numbers_as_offsets() -> None:
-    function: Any = lambda text: [["a", np.int64(0), 1]]  # noqa: E731
-    assert Tokenizer("my:own", function=function).tokenize("a b") == [Token("a", 0, 1)]
-
-
-@pytest.mark.parametrize(
-    "name", ["defualt", ":x", "..x:y", "no.such:f", "os:nothing", "os:sep", "x\0:y"]
-)
+@pytest.mark.parametrize("name", ["defualt", ":x", "no.such:f", "os:nothing", "os:sep", "x\0:y"])
 def test_invalid_tokenizer(name: str) -> None:
     reason = "(is unknown|cannot be imported|not a function)"
     with pytest.raises(UsageError, match=rf"^--tokenizer={name}.* {reason}"):
