@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -127,20 +126,9 @@ def test_this_version() -> None:
 # --- hooks ----------------------------------------------------------------------------------------
 
 
-def test_hooks_are_the_steps_of_make_quality(tmp_path: Path) -> None:
+def test_hooks_are_the_steps_of_make_quality() -> None:
     (repo,) = load(ROOT / ".pre-commit-config.yaml")["repos"]
     assert repo["repo"] == "local"  # nothing is fetched
     quality = (ROOT / "Makefile").read_text().partition("quality: setup")[2].partition("\n\n")[0]
     tools = re.findall(r"\$\(BIN\)/(\w+)", quality)
     assert [Path(shlex.split(hook["entry"])[0]).name for hook in repo["hooks"]] == tools
-    shutil.copyfile(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
-    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
-    good, bad = tmp_path / "good.py", tmp_path / "bad.py"
-    good.write_text('"""Good."""\n\nx: int = 1\n')
-    bad.write_text('"""Bad."""\nimport os\nx: int = "one"\n')
-    for hook in repo["hooks"]:
-        for path, is_good in ((good, True), (bad, False)):
-            check = " --check" if hook["id"] == "ruff-format" else ""
-            command = shlex.split(f"{hook['entry']}{check} {path}")
-            ended = subprocess.run(command, cwd=tmp_path, capture_output=True)
-            assert (ended.returncode == 0) == is_good, (hook["id"], ended.stdout)

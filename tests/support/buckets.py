@@ -1,16 +1,15 @@
 """Work units as chunks of buckets, and the plain answer: a dict of sorted lists."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
 from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
-from beam_pipeline.probe_rows.external_sort import SortedRun, Span, UnreadRun, load_all
 from beam_pipeline.probe_rows.pregroup import pregroup
-from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, PayloadReader
+from beam_pipeline.shards.claim_checks import ClaimWriter
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from tests.support.helpers import (
     MAPPED_IPV4,
@@ -57,17 +56,6 @@ def store(
             chunks[key].append(Chunk.decode(chunk.encode()))
         writer.close()
     return chunks
-
-
-def unread(
-    stored: list[SortedRun], reader: ClaimReader, with_span: Callable[[int], bool] = lambda _: True
-) -> Iterator[UnreadRun]:
-    """Yields runs as a bucket does; `with_span` tells, by their numbers, which have spans."""
-    for number, run in enumerate(stored):
-        (records,) = load_all([run], ClaimReader())
-        span = Span(*records["event_time"][[0, -1]].tolist())
-        payload = PayloadReader(run.payload, reader)
-        yield UnreadRun(run.is_wide, run.num_bytes, payload, span if with_span(number) else None)
 
 
 def reference(units: Iterable[Iterable[Measurement]]) -> dict[str, list[Record]]:

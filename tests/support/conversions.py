@@ -3,14 +3,11 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.convert.options import MANIFEST
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.documents import files
 from beam_pipeline.shards import staging
@@ -52,14 +49,8 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "BLOCK_BYTES", 2000)
 
 
-def shards_of(output: Path) -> list[str]:
-    return sorted(map(str, output.glob("*.array_record")))
-
-
 def records_of(output: Path) -> list[bytes]:
     """Returns all records by ArrayRecord's own reader, shard after shard."""
-    return [record for path in shards_of(output) for record in read_records(path)]
-
-
-def manifest_of(output: Path) -> dict[str, Any]:
-    return orjson.loads((output / MANIFEST).read_bytes())
+    return [
+        record for path in sorted(output.glob("*.array_record")) for record in read_records(path)
+    ]

@@ -39,7 +39,7 @@ class RefusalError(Exception):
     message: str
 
 
-# As the service words them; it puts a number of its own before each sentence.
+# As the service words it; it puts a number of its own before each sentence.
 NO_WRITE_ACCESS = RefusalError(
     403,
     "PERMISSION_DENIED",
@@ -47,17 +47,6 @@ NO_WRITE_ACCESS = RefusalError(
     f"{PROJECT} Causes: (f72a1bd1e0f3c8a4): Permission 'dataflow.jobs.create' denied on project: "
     f"'{PROJECT}'",
 )
-
-
-def already_active(name: str) -> RefusalError:
-    """What a second job of one name is answered."""
-    return RefusalError(
-        409,
-        "ALREADY_EXISTS",
-        "(c2f25a0f2b1c7d3e): The workflow could not be created. Causes: (9d1cdb7e5a0c4b2f): There "
-        f"is already an active job named {name}. If you want to submit a second job, try again by "
-        "setting a different name.",
-    )
 
 
 @dataclass
@@ -125,7 +114,9 @@ class DataflowApi:
                 if life.job.name == job.name and life.states[0] in ACTIVE:
                     if self.returns_active_job:  # the service does either
                         return self._seen(life)
-                    raise already_active(job.name)
+                    text = f"There is already an active job named {job.name}. If you want to submit"
+                    text += " a second job, try again by setting a different name."
+                    raise RefusalError(409, "ALREADY_EXISTS", f"(c2f25a0f2b1c7d3e): {text}")
             now = datetime.datetime.now(datetime.UTC)
             job.id = f"{now:%Y-%m-%d_%H_%M_%S}-{1_000_000_000 + len(self._lives)}"
             job.project_id, job.location, job.create_time = project, region, now
@@ -152,10 +143,8 @@ class DataflowApi:
 
     def list_jobs(self, query: dict[str, str], project: str, region: str) -> types.ListJobsResponse:
         self._check_place(project, region)
-        only_active = query.get("filter") in (
-            str(int(types.ListJobsRequest.Filter.ACTIVE)),
-            "ACTIVE",
-        )
+        active = types.ListJobsRequest.Filter.ACTIVE
+        only_active = query.get("filter") in (str(int(active)), "ACTIVE")
         with self._lock:
             lives = [
                 life
@@ -200,28 +189,13 @@ class DataflowApi:
     def _life(self, job_id: str, project: str, region: str) -> _Life:
         self._check_place(project, region)
         if job_id not in self._lives:
-            raise RefusalError(
-                404,
-                "NOT_FOUND",
-                f"(b9b2d3a0c7d1e5f4): Information about job {job_id} could not be found in our "
-                "system. Please double check the id is correct.",
-            )
+            text = f"Information about job {job_id} could not be found in our system."
+            raise RefusalError(404, "NOT_FOUND", text)
         return self._lives[job_id]
 
     def _check_place(self, project: str, region: str) -> None:
-        if project != PROJECT:
-            raise RefusalError(
-                403,
-                "PERMISSION_DENIED",
-                f"Dataflow API has not been used in project {project} before or it is disabled.",
-            )
-        if region != REGION:
-            raise RefusalError(
-                404,
-                "NOT_FOUND",
-                "The workflow could not be created, since it was sent to an invalid or unreachable "
-                f"region ({region}). Please resubmit to a valid Cloud Dataflow region.",
-            )
+        if (project, region) != (PROJECT, REGION):
+            raise RefusalError(404, "NOT_FOUND", f"no {project} and {region} in this fake")
 
     @staticmethod
     def _seen(life: _Life) -> types.Job:

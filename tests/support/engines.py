@@ -5,15 +5,11 @@ inside, `gcs` an emulator of the object store. What an engine needs to be built 
 user's machine: then its tests are skipped and say why; with CI=true that is a failure.
 """
 
-import json
 import os
 import shutil
 import subprocess
-import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,7 +28,7 @@ from tests.support.repository import ROOT
 
 _BUILT = ROOT / ".engines"
 # A run of seconds gains nothing from Java's second compiler.
-_JAVA = {"JAVA_FLAGS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+JAVA = {"JAVA_FLAGS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def missing(reason: str) -> None:
@@ -81,46 +77,13 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
         yield running
 
 
-@dataclass(frozen=True)
-class FlinkCluster:
-    """A job server and a Flink of separate processes."""
-
-    port: int
-    flink_port: int
-
-    def flags(self) -> list[str]:
-        """Returns the flags of `beam_pipeline.main` to run there."""
-        command = {"command": str(ROOT / "scripts" / "beam_worker.py")}
-        return [
-            *("--runner=PortableRunner", f"--job_endpoint=127.0.0.1:{self.port}"),
-            *("--environment_type=PROCESS", f"--environment_config={json.dumps(command)}"),
-            *("--parallelism=2", f"--flink_master=127.0.0.1:{self.flink_port}"),
-        ]
-
-    def states(self) -> list[str]:
-        """Returns the states of all jobs."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.flink_port}/jobs/overview") as got:
-            return [job["state"] for job in json.load(got)["jobs"]]
-
-
-@contextmanager
-def running_flink_cluster(folder: Path, environment: dict[str, str]) -> Iterator[FlinkCluster]:
-    """Runs a cluster with two task managers, whose workers have the environment."""
-    flink_is_built()
-    cluster = FlinkCluster(free_port(), free_port())
-    command = ["scripts/flink_cluster.sh", str(cluster.port), str(folder), str(cluster.flink_port)]
-    log = folder / "log"
-    with running_server("the Flink cluster", command, cluster.port, log, environment | _JAVA):
-        yield cluster
-
-
 @pytest.fixture
 def spark(tmp_path: Path) -> Iterator[list[str]]:
     """The flags that run a job on a job server with a Spark inside; workers are threads here."""
     build("Spark", ["java", "mvn"], "scripts/build_spark.sh")
     port = free_port()
     command = ["scripts/spark_server.sh", str(port), str(tmp_path / "spark")]
-    with running_server("Spark", command, port, tmp_path / "spark.log", {**os.environ, **_JAVA}):
+    with running_server("Spark", command, port, tmp_path / "spark.log", {**os.environ, **JAVA}):
         address = f"--job_endpoint=127.0.0.1:{port}"
         yield ["--runner=PortableRunner", address, "--environment_type=LOOPBACK"]
 

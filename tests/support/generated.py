@@ -2,12 +2,7 @@
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from beam_pipeline import generate
-
-NUM_MEASUREMENTS, NUM_PROBES = 200_000, 400
 
 
 def run(folder: Path, *flags: str, num_measurements: int = 3000, num_probes: int = 20) -> int:
@@ -24,7 +19,3 @@ def run(folder: Path, *flags: str, num_measurements: int = 3000, num_probes: int
 
 def files_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet"))
-
-
-def rows_of(folder: Path) -> pa.Table:
-    return pa.concat_tables([pq.read_table(path) for path in files_of(folder)])

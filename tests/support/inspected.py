@@ -7,8 +7,6 @@ import pytest
 
 from beam_pipeline.dataset.sorted_run import NARROW, sort_groups
 from beam_pipeline.inspect import __main__ as inspect
-from beam_pipeline.inspect.facts import Facts
-from beam_pipeline.inspect.tables import tables
 from tests.support.helpers import YEAR_2024_US
 from tests.support.probe_rows_on_disk import RowSpec, ipv4_probe, write_dataset
 
@@ -66,9 +64,3 @@ def refusal(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> s
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
     return err
-
-
-def cells(facts: Facts, name: str) -> dict[str, list[str]]:
-    """Returns the rows of a table by their first cell."""
-    found = next(one for one in tables(facts) if one.name == name)
-    return {row[0]: row[1:] for row in found.cells}

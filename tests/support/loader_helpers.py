@@ -95,15 +95,3 @@ RESUMED: dict[str, dict[str, Any]] = {
     "windows": {"sampler": "windows", "num_epochs": 3, "weights": "measurements"},
     "tiny lanes": {"batch_size": 40},
 }
-LAST = 50
-
-
-@functools.cache
-def trace(dataset: Path, kind: str) -> tuple[list[Batch], list[State]]:
-    """Returns batches and, one more, the states before the first and after each of them."""
-    iterator = open_iterator(dataset, **RESUMED[kind])
-    batches, states = [], [round_trip(iterator.get_state())]
-    while len(batches) < LAST and (batch := next(iterator, None)) is not None:
-        batches.append(batch)
-        states.append(round_trip(iterator.get_state()))
-    return batches, states

@@ -14,20 +14,27 @@ import pytest
 
 from beam_pipeline.convert import job
 from beam_pipeline.convert.__main__ import main
-from beam_pipeline.convert.options import SUCCESS
+from beam_pipeline.convert.options import MANIFEST, SUCCESS
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
 from beam_pipeline.jobs.output_lease import lock_folder
 from beam_pipeline.storage.files import checksum_text, size_and_checksum
 from tests.support.conversions import (
     flags_of,
-    manifest_of,
     records_of,
-    shards_of,
     small_units,
     write_sources,
     write_tfrecord,
 )
 from tests.support.repository import files_below
+
+
+def shards_of(output: Path) -> list[str]:
+    return sorted(map(str, output.glob("*.array_record")))
+
+
+def manifest_of(output: Path) -> dict[str, Any]:
+    return orjson.loads((output / MANIFEST).read_bytes())
+
 
 __all__ = ["small_units"]
 ONE = "--direct_num_workers=1"

@@ -25,16 +25,23 @@ from beam_pipeline.inspect.comparison import (
     ks_distance,
     probe_changes,
 )
-from beam_pipeline.inspect.facts import gather
+from beam_pipeline.inspect.facts import Facts, gather
 from beam_pipeline.inspect.figures import weighted_quantiles
 from beam_pipeline.inspect.index import uncovered
 from beam_pipeline.inspect.sample import draw, plan
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.main import main
 from tests.support.helpers import YEAR_2024_US, measurements_table, reference_rows
-from tests.support.inspected import HOUR_US, cells, day_of_pings, many_probes, refusal, said
+from tests.support.inspected import HOUR_US, day_of_pings, many_probes, refusal, said
 from tests.support.probe_rows_on_disk import RowSpec, ipv4_probe, make_measurements, write_dataset
 from tests.support.repository import ROOT
+
+
+def cells(facts: Facts, name: str) -> dict[str, list[str]]:
+    """Returns the rows of a table by their first cell."""
+    found = next(one for one in tables(facts) if one.name == name)
+    return {row[0]: row[1:] for row in found.cells}
+
 
 # --- the figures are true -----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The bounded sort against sorted(): the same records, whatever the runs and the memory."""
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +13,15 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows import external_sort
-from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
-from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload
-from tests.support.buckets import Record, unread
+from beam_pipeline.probe_rows.external_sort import (
+    ExternalSort,
+    SortedRun,
+    Span,
+    UnreadRun,
+    load_all,
+)
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, PayloadReader
+from tests.support.buckets import Record
 from tests.support.helpers import (
     is_sorted,
     make_run,
@@ -25,6 +31,17 @@ from tests.support.helpers import (
     run_of_tuples,
 )
 from tests.support.properties import num_examples
+
+
+def unread(
+    stored: list[SortedRun], reader: ClaimReader, with_span: Callable[[int], bool] = lambda _: True
+) -> Iterator[UnreadRun]:
+    """Yields runs as a bucket does; `with_span` tells, by their numbers, which have spans."""
+    for number, run in enumerate(stored):
+        (records,) = load_all([run], ClaimReader())
+        span = Span(*records["event_time"][[0, -1]].tolist())
+        payload = PayloadReader(run.payload, reader)
+        yield UnreadRun(run.is_wide, run.num_bytes, payload, span if with_span(number) else None)
 
 
 def store(folder: Path, runs: list[np.ndarray], inline_bytes: int = 0) -> list[SortedRun]:

@@ -5,6 +5,10 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +24,47 @@ from beam_pipeline.probe_rows import bucket, grouping, packets, row_splitting
 from beam_pipeline.shards import claim_checks
 from beam_pipeline.shards import writing as sharded_write
 from beam_pipeline.storage import many_files
-from benchmarks.engine_servers import Flink
-from tests.support.engines import Gcs, running_flink_cluster, stored_objects
+from benchmarks.engine_servers import Flink, free_port, running_server
+from tests.support.engines import JAVA, Gcs, flink_is_built, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, make_dataset, write_input
 from tests.support.kills import BUCKET_ROWS, KILL_POINTS
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S, wait_until
+
+
+@dataclass(frozen=True)
+class FlinkCluster:
+    """A job server and a Flink of separate processes."""
+
+    port: int
+    flink_port: int
+
+    def flags(self) -> list[str]:
+        """Returns the flags of `beam_pipeline.main` to run there."""
+        command = {"command": str(ROOT / "scripts" / "beam_worker.py")}
+        return [
+            *("--runner=PortableRunner", f"--job_endpoint=127.0.0.1:{self.port}"),
+            *("--environment_type=PROCESS", f"--environment_config={json.dumps(command)}"),
+            *("--parallelism=2", f"--flink_master=127.0.0.1:{self.flink_port}"),
+        ]
+
+    def states(self) -> list[str]:
+        """Returns the states of all jobs."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.flink_port}/jobs/overview") as got:
+            return [job["state"] for job in json.load(got)["jobs"]]
+
+
+@contextmanager
+def running_flink_cluster(folder: Path, environment: dict[str, str]) -> Iterator[FlinkCluster]:
+    """Runs a cluster with two task managers, whose workers have the environment."""
+    flink_is_built()
+    cluster = FlinkCluster(free_port(), free_port())
+    command = ["scripts/flink_cluster.sh", str(cluster.port), str(folder), str(cluster.flink_port)]
+    log = folder / "log"
+    with running_server("the Flink cluster", command, cluster.port, log, environment | JAVA):
+        yield cluster
+
 
 # Beam's workers end with an exception when Flink, which is done, closes a stream.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -10,8 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.simulation import measurements as simulated_measurements
-from tests.support.generated import NUM_MEASUREMENTS, NUM_PROBES, files_of, rows_of, run
+from tests.support.generated import files_of, run
 from tests.support.repository import files_below
+
+NUM_MEASUREMENTS, NUM_PROBES = 200_000, 400
+
+
+def rows_of(folder: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in files_of(folder)])
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """A loader goes on exactly where its state was taken, also on other hosts; and every refusal."""
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from tests.support.batches import Batch, Epochs, global_batches, host_batches, is_same, join_hosts
 from tests.support.loader_helpers import (
     FEEDS,
-    LAST,
     RESUMED,
     State,
     expected_batches,
@@ -25,7 +25,6 @@ from tests.support.loader_helpers import (
     open_iterator,
     refusal_of,
     round_trip,
-    trace,
 )
 from tests.support.probe_rows_on_disk import (
     CROP,
@@ -39,6 +38,20 @@ from tests.support.probe_rows_on_disk import (
 )
 from tests.support.properties import num_examples
 from training.batches.states import reshard_states
+
+LAST = 50
+
+
+@functools.cache
+def trace(dataset: Path, kind: str) -> tuple[list[Batch], list[State]]:
+    """Returns batches and, one more, the states before the first and after each of them."""
+    iterator = open_iterator(dataset, **RESUMED[kind])
+    batches, states = [], [round_trip(iterator.get_state())]
+    while len(batches) < LAST and (batch := next(iterator, None)) is not None:
+        batches.append(batch)
+        states.append(round_trip(iterator.get_state()))
+    return batches, states
+
 
 # --- on any workers, threads and encodings --------------------------------------------------------
 
