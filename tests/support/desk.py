@@ -21,6 +21,7 @@ from tests.support.atlas_results import BIGQUERY_SCHEMA
 from tests.support.documents import Block
 from tests.support.repository import ROOT
 from tests.support.stand_ins import StandIns
+from tests.support.training_runs import MODEL
 from tests.support.waiting import HANG_S
 from tests.support.warm_python import TRAINING, warm_python
 
@@ -37,6 +38,7 @@ _REPLACEMENTS = (
     (r"--num_measurements[= ]\d+", "--num_measurements=60000"),
     (r"\bsteps=\d+", "steps=6"),
     (r"network_curriculum=\S+", "network_curriculum=128x2,512x2"),
+    (r"(probeline train tiny .*)", rf"\1 {' '.join(MODEL)}"),
     (r"(probeline evaluate .*)", r"\1 --num_contexts=8 --num_rtt=8 --num_train_contexts=8"),
     (r"projects/P/secrets/\S+", "key.hex"),
     ("rows/a|gs://data/rows", "rows"),
