@@ -44,7 +44,6 @@ def test_all_files_of_patterns_are_read_with_their_names(tmp_path: Path) -> None
     ("treatment", "pattern", "is_error"),
     [
         (EmptyMatchTreatment.ALLOW, "none", False),
-        (EmptyMatchTreatment.ALLOW_IF_WILDCARD, "none-*", False),
         (EmptyMatchTreatment.ALLOW_IF_WILDCARD, "none-[ab]", False),
         (EmptyMatchTreatment.ALLOW_IF_WILDCARD, "none", True),
         (EmptyMatchTreatment.DISALLOW, "none-*", True),

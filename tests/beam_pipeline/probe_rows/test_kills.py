@@ -1,4 +1,4 @@
-"""Signals to a run: SIGTERM, a run that waits, and a kill of the runner beside the worker.
+"""A kill of the runner beside the worker.
 
 Kills at every change of the output are in jobs/test_kills.py, for all jobs.
 """
