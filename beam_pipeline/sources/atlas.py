@@ -25,8 +25,7 @@ from msgspec import UNSET, UnsetType
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
 from beam_pipeline.documents.json import BadRecordError
 from beam_pipeline.documents.json_records import ArrayError, split_objects
-from beam_pipeline.sources import measurements
-from beam_pipeline.sources.mapping import family_of
+from beam_pipeline.sources.mapping import encoded_texts, family_of, is_list
 from beam_pipeline.sources.options import COLUMNS, AtlasSource, Hops
 from beam_pipeline.sources.tables import BadRow, TableBatch
 from beam_pipeline.storage.lines import DAMAGE, whole_lines
@@ -54,13 +53,16 @@ _MAX_SECONDS = np.iinfo(np.int64).max // _US_PER_S
 _DST_NAMES = ("dst_addr", "addr")
 _SRC_NAMES = {"from": ("from",), "src_addr": ("src_addr", "srcaddr")}
 _BIGQUERY_SRC_NAMES = {"from": "synth_addr", "src_addr": "src_addr"}
-# The fields of an entry of `pings`, their types, and the names of the types in messages.
-_PING_FIELDS = {
-    "timeout": (pa.types.is_boolean, "a boolean"),
-    "error": (pa.types.is_boolean, "a boolean"),
-    "rtt": (pa.types.is_floating, "a floating-point number"),
-}
+_PING_FIELDS = ("timeout", "error", "rtt")  # of an entry of `pings`
 _PING_PATHS = tuple(f".{name}" for name in _PING_FIELDS)
+# The types of columns that are no strings, and the names of the types in messages.
+_TYPES = {
+    "start_time": (pa.types.is_timestamp, "a timestamp"),
+    "af": (pa.types.is_integer, "an integer"),
+    "pings.timeout": (pa.types.is_boolean, "a boolean"),
+    "pings.error": (pa.types.is_boolean, "a boolean"),
+    "pings.rtt": (pa.types.is_floating, "a floating-point number"),
+}
 
 
 _LINE_FEED, _OPEN, _CLOSE = (np.uint8(ord(char)) for char in "\n{}")
@@ -471,11 +473,7 @@ def _repeat(shared: list[pa.Array], parents: np.ndarray, rtt: pa.Array) -> pa.Re
 def is_bigquery_export(schema: pa.Schema) -> bool:
     """Returns whether Parquet is an export of the BigQuery table, which has `pings` lists."""
     index = schema.get_field_index("pings")
-    return index >= 0 and _is_list(schema.field(index).type)
-
-
-def _is_list(dtype: pa.DataType) -> bool:
-    return pa.types.is_list(dtype) or pa.types.is_large_list(dtype)
+    return index >= 0 and is_list(schema.field(index).type)
 
 
 def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> list[str]:
@@ -493,8 +491,7 @@ def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> lis
 def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str | None:
     """Returns one line about the first missing or mistyped column, if any."""
     src_name = _BIGQUERY_SRC_NAMES[atlas_source]
-    names = ("start_time", src_name, "dst_addr", "af", "pings")
-    for name, column in zip(names, (*COLUMNS[:4], "pings"), strict=True):
+    for name in ("start_time", src_name, "dst_addr", "af", "pings"):
         count = len(schema.get_all_field_indices(name))
         if count != 1:
             return (
@@ -503,23 +500,34 @@ def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str
                 "ripencc-atlas.measurements.ping"
             )
         dtype = schema.field(name).type
-        if name == "pings":
-            return _pings_problem(dtype)
-        if problem := measurements.type_problem(name, dtype, column):
+        if problem := _pings_problem(dtype) if name == "pings" else _type_problem(name, dtype):
             return problem
     return None
 
 
+def _type_problem(name: str, dtype: pa.DataType) -> str | None:
+    value_type = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    is_right, wanted = _TYPES.get(name, (_is_string, "a string"))
+    if is_right(value_type):
+        return None
+    kind = "field" if name.startswith("pings.") else "column"
+    return f"has {kind} {name!r} of type {dtype}, which must be {wanted}"
+
+
+def _is_string(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype)
+
+
 def _pings_problem(dtype: pa.DataType) -> str | None:
-    if not _is_list(dtype) or not pa.types.is_struct(dtype.value_type):
+    if not is_list(dtype) or not pa.types.is_struct(dtype.value_type):
         return f"has column 'pings' of type {dtype}, which must be a list of structs"
-    for name, (is_right, wanted) in _PING_FIELDS.items():
+    for name in _PING_FIELDS:
         index = dtype.value_type.get_field_index(name)
         if index < 0:
             return f"has column 'pings' of type {dtype}, which must have one field {name!r}"
-        field = dtype.value_type.field(index).type
-        if not is_right(field):
-            return f"has field 'pings.{name}' of type {field}, which must be {wanted}"
+        if problem := _type_problem(f"pings.{name}", dtype.value_type.field(index).type):
+            return problem
     return None
 
 
@@ -544,16 +552,11 @@ def explode_bigquery(
     rtt = pc.if_else(failed, pa.scalar(_FAILED, rtt.type), rtt)
     shared = [
         batch.column("start_time"),
-        _encoded(batch.column(_BIGQUERY_SRC_NAMES[atlas_source])),
-        _encoded(batch.column("dst_addr")),
+        encoded_texts(batch.column(_BIGQUERY_SRC_NAMES[atlas_source])),
+        encoded_texts(batch.column("dst_addr")),
         batch.column("af"),
     ]
     empty = (first_row + np.flatnonzero(num_pings == 0)).tolist()
     bad_rows = [BadRow(row, "no_results", "") for row in empty]
     found = _repeat(shared, parents, rtt)
     return TableBatch(found, first_row + parents, bad_rows, first_row + len(lists))
-
-
-def _encoded(texts: pa.Array) -> pa.Array:
-    # Repeating codes costs a fraction of repeating strings, and `check` needs codes.
-    return texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()

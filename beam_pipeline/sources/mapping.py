@@ -60,7 +60,7 @@ def _is_number(dtype: pa.DataType) -> bool:
     return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
 
 
-def _is_list(dtype: pa.DataType) -> bool:
+def is_list(dtype: pa.DataType) -> bool:
     return pa.types.is_list(dtype) or pa.types.is_large_list(dtype)
 
 
@@ -174,7 +174,7 @@ def _type_problem(
         if is_text(dtype) or (mapping.ends == "names" and _is_number(dtype)):
             return None
         return f"{seen}, which must be a text"
-    if column == "rtt" and _is_list(dtype):
+    if column == "rtt" and is_list(dtype):
         dtype = dtype.value_type
     if _is_number(dtype) or is_text(dtype) or pa.types.is_null(dtype):
         return None
@@ -214,7 +214,9 @@ def convert(
     if mapping.ends == "names":
         raw.pop("ip_version", None)  # a name has none
         src, dst = _named(src, names), _named(dst, names)
-    version = read("ip_version", _versions) if "ip_version" in raw else family_of(_encoded(dst))
+    version = (
+        read("ip_version", _versions) if "ip_version" in raw else family_of(encoded_texts(dst))
+    )
     columns = [
         read("event_time", _times, mapping.time_unit),
         src,
@@ -268,7 +270,7 @@ def _raw_columns(
         order = np.arange(len(parts) * batch.num_rows).reshape(len(parts), -1).T.ravel()
         rtt = pa.concat_arrays(parts).take(pa.array(order))
         parents = np.repeat(np.arange(batch.num_rows), len(parts))
-    elif _is_list(raw["rtt"].type):
+    elif is_list(raw["rtt"].type):
         lists = raw["rtt"]
         # A row without any RTT stays a row: its RTT is null.
         is_empty = pc.fill_null(pc.equal(pc.list_value_length(lists), 0), True)
@@ -293,7 +295,8 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.view(pa.large_string()) if pa.types.is_large_binary(column.type) else column
 
 
-def _encoded(column: pa.Array) -> pa.DictionaryArray:
+def encoded_texts(column: pa.Array) -> pa.DictionaryArray:
+    """Returns texts with a dictionary: `check` needs codes, which cost less to repeat."""
     return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
 
 
@@ -321,14 +324,14 @@ def _addresses(column: pa.Array, source: Source) -> pa.Array:
         if pa.types.is_dictionary(column.type) or pa.types.is_string_view(column.type):
             return column
         return _plain(column)
-    encoded = _encoded(column)
+    encoded = encoded_texts(column)
     texts = [_unpacked(value) for value in encoded.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(texts, pa.string()))
 
 
 def _named(column: pa.Array, names: set[str]) -> pa.DictionaryArray:
     """Replaces names by their addresses, and adds them to `names`; leaves addresses as they are."""
-    encoded = _encoded(_plain(column))
+    encoded = encoded_texts(_plain(column))
     _, _, status = addresses.parse(encoded.dictionary)
     texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
     for at in np.flatnonzero((status == addresses.INVALID) | (status == addresses.ZONE_ID)):

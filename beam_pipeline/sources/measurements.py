@@ -78,28 +78,6 @@ class Faults(NamedTuple):
     reasons: list[str]
 
 
-def _is_text(dtype: pa.DataType) -> bool:
-    types = pa.types
-    return types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype)
-
-
-_TYPES = {
-    "event_time": (pa.types.is_timestamp, "a timestamp"),
-    "src_addr": (_is_text, "a string"),
-    "dst_addr": (_is_text, "a string"),
-    "ip_version": (pa.types.is_integer, "an integer"),
-    "rtt": (pa.types.is_floating, "a floating-point number"),
-}
-
-
-def type_problem(name: str, dtype: pa.DataType, column: str) -> str | None:
-    """Returns one line if the input's column `name` cannot be read as `column` of COLUMNS."""
-    is_right, wanted = _TYPES[column]
-    if is_right(dtype.value_type if pa.types.is_dictionary(dtype) else dtype):
-        return None
-    return f"has column {name!r} of type {dtype}, which must be {wanted}"
-
-
 def check(
     batch: pa.RecordBatch,
     encoding: Encoding = "arrow",

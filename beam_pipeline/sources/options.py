@@ -22,7 +22,6 @@ TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
 RttUnit = Literal["s", "ms", "us"]
 RTT_UNITS: tuple[RttUnit, ...] = get_args(RttUnit)
 AtlasSource = Literal["from", "src_addr"]
-ATLAS_SOURCES: tuple[AtlasSource, ...] = ("from", "src_addr")
 Hops = Literal["last", "all"]
 Ends = Literal["addresses", "names"]
 

@@ -407,21 +407,6 @@ class TestBatches:
         assert all(size >= batch_rows for size in sizes[:-1])
         assert all(size < batch_rows + 3 for size in sizes)
 
-    def test_short_reads(self) -> None:
-        """Nothing depends on where a read ends; only `read` is called."""
-
-        class Slow:
-            def __init__(self, content: bytes) -> None:
-                self.rest = content
-
-            def read(self, size: int) -> bytes:
-                part, self.rest = self.rest[: min(7, size)], self.rest[min(7, size) :]
-                return part
-
-        blocks = read_blocks(Slow(b"\n".join(self.lines)))  # type: ignore[arg-type]
-        (batch,) = atlas.read_json(blocks, "from")
-        assert rows_of(batch.batch) == rows_of(read_one(*self.lines).batch)
-
 
 json_values = st.recursive(
     st.none()
@@ -461,18 +446,17 @@ def damaged_lines(draw: st.DrawFn) -> bytes:
     return line[:at] + draw(st.binary(max_size=3)).replace(b"\n", b"") + line[at:]
 
 
-fuzzed_lines = st.lists(
+any_line = (
     (results | json_values | results.map(lambda fields: {**GOOD, **fields})).map(
         lambda value: json.dumps(value).encode()
     )
     | damaged_lines()
-    | st.binary(max_size=20).map(lambda raw: raw.replace(b"\n", b"")),
-    max_size=8,
+    | st.binary(max_size=20).map(lambda raw: raw.replace(b"\n", b""))
 )
 
 
 @settings(max_examples=num_examples(400))
-@given(fuzzed_lines, st.sampled_from(["from", "src_addr"]), st.integers(1, 20))
+@given(st.lists(any_line, max_size=8), st.sampled_from(["from", "src_addr"]), st.integers(1, 20))
 def test_any_line_is_accounted_for(
     lines: list[bytes], source: AtlasSource, batch_rows: int
 ) -> None:
@@ -509,19 +493,6 @@ class NothingIsPlain:
     decode_lines = decode
 
 
-@settings(max_examples=num_examples(400))
-@given(fuzzed_lines, st.sampled_from(["from", "src_addr"]))
-def test_plain_results_break_no_rule(lines: list[bytes], source: AtlasSource) -> None:
-    """The rules in Python give the same for the lines that do not need them."""
-    batch = read_one(good(), *lines, source=source)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(atlas, "_plain_decoder", lambda source: NothingIsPlain())
-        by_rules = read_one(good(), *lines, source=source)
-    assert batch.batch.equals(by_rules.batch)
-    assert batch.rows.tolist() == by_rules.rows.tolist()
-    assert batch.bad_rows == by_rules.bad_rows
-
-
 PLAIN = (
     good(),
     good(dst_addr="2001:7fd::1", af=6, note="}\\n{\u00e9"),
@@ -555,32 +526,35 @@ class TestWholeBlocks:
     def test_not_plain(self, text: bytes) -> None:
         assert atlas._plain_results(text, atlas._plain_decoder("from")) == []
 
-    @settings(max_examples=num_examples(400))
-    @given(
-        st.lists(
-            st.tuples(
-                st.sampled_from(PLAIN) | st.sampled_from(PLAIN) | damaged_lines(),
-                st.sampled_from([b"\n"] * 12 + [b"", b"\n\n", b"\r\n", b" \n ", b"\n}", b"{\n"]),
-            ),
-            min_size=1,
-            max_size=12,
+
+@settings(max_examples=num_examples(400))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(PLAIN) | st.sampled_from(PLAIN) | any_line,
+            st.sampled_from([b"\n"] * 12 + [b"", b"\n\n", b"\r\n", b" \n ", b"\n}", b"{\n"]),
         ),
-        st.lists(st.integers(0, 5000), max_size=3),
-    )
-    def test_the_same_as_line_by_line(
-        self, lines: list[tuple[bytes, bytes]], cuts: list[int]
-    ) -> None:
-        text = good() + b"\n" + b"".join(itertools.chain.from_iterable(lines))
-        bounds = itertools.pairwise(sorted({0, *cuts, len(text)}))
-        blocks = [text[start:end] for start, end in bounds if text[start:end]]
-        (batch,) = atlas.read_json(iter(blocks), "from", is_span=True)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(atlas, "_plain_results", lambda text, decoder: [])
-            (by_line,) = atlas.read_json(iter(blocks), "from", is_span=True)
-        assert batch.batch.equals(by_line.batch)
-        assert batch.rows.tolist() == by_line.rows.tolist()
-        assert batch.bad_rows == by_line.bad_rows
-        assert batch.next_row == by_line.next_row == text.count(b"\n") + (text[-1:] != b"\n")
+        min_size=1,
+        max_size=12,
+    ),
+    st.lists(st.integers(0, 5000), max_size=3),
+    st.sampled_from(["from", "src_addr"]),
+)
+def test_plain_results_break_no_rule(
+    lines: list[tuple[bytes, bytes]], cuts: list[int], source: AtlasSource
+) -> None:
+    """Read in blocks cut anywhere, they are what the rules in Python give, line by line."""
+    text = good() + b"\n" + b"".join(itertools.chain.from_iterable(lines))
+    bounds = itertools.pairwise(sorted({0, *cuts, len(text)}))
+    blocks = [text[start:end] for start, end in bounds if text[start:end]]
+    (batch,) = atlas.read_json(iter(blocks), source, is_span=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atlas, "_plain_decoder", lambda source: NothingIsPlain())
+        (by_rules,) = atlas.read_json(iter([text]), source, is_span=True)
+    assert batch.batch.equals(by_rules.batch)
+    assert batch.rows.tolist() == by_rules.rows.tolist()
+    assert batch.bad_rows == by_rules.bad_rows
+    assert batch.next_row == by_rules.next_row == text.count(b"\n") + (text[-1:] != b"\n")
 
 
 def test_a_number_that_is_not_read_may_exceed_floats() -> None:

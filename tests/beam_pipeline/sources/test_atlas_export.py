@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.sources import atlas, measurements
+from beam_pipeline.sources import atlas
 from beam_pipeline.sources.options import COLUMNS, AtlasSource
 from beam_pipeline.sources.tables import TableBatch
 from tests.support import documents
@@ -312,19 +312,6 @@ def check_exploded(
 
 
 class TestBigQuery:
-    def test_check(self) -> None:
-        batch, _ = read_bigquery()
-        exploded = atlas.explode_bigquery(batch, "from")
-        block, faults = measurements.check(exploded.batch)
-        assert block.rtt.tolist() == [12.5, -1.0, 12.5, 1635.5, 12.5]
-        assert block.event_time[0] == 1_700_000_000_000_000
-        assert list(zip(exploded.rows[faults.rows], faults.reasons, strict=True)) == [
-            (2, "dst_addr_null"),
-            (4, "rtt_null"),
-            (4, "rtt_null"),
-            (4, "rtt_not_finite"),
-        ]
-
     @pytest.mark.parametrize("first", range(len(ROWS)))
     def test_slices(self, first: int) -> None:
         for batch in (

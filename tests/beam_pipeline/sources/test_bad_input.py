@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,10 +21,14 @@ from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import packets
+from beam_pipeline.sources.inputs import plan_units
 from beam_pipeline.sources.options import ReadOptions
+from beam_pipeline.sources.reading import read_piece
+from beam_pipeline.sources.stored_rows import shards_of
 from tests.support.atlas_results import good
 from tests.support.forms import FORMS, read
 from tests.support.helpers import fail_reads, measurements_table
+from tests.support.job_runs import make_dataset
 from tests.support.properties import num_examples
 from tests.support.warm_python import warm_python
 
@@ -217,3 +222,17 @@ def test_failed_storage_is_not_a_bad_file(
         reads[:] = [int(share * (10**6 - 1 - reads[0]))]
         with pytest.raises(ProbelineError, match=rf"^cannot .*{os.strerror(number)}; "):
             list(read(path, replace(options, skip_bad_files=True)))
+
+
+def test_failed_call_of_array_record_is_not_damage(
+    source: Path, tmp_path: Path, monkeypatch
+) -> None:
+    def failing() -> None:
+        raise RuntimeError("pread() failed: Stale file handle; reading a chunk")
+
+    dataset = open_dataset(str(make_dataset(source, tmp_path / "rows")))
+    pieces = [piece for unit in plan_units(shards_of(dataset)) for piece in unit.pieces]
+    shard = SimpleNamespace(num_records=lambda: 1, read=failing)
+    monkeypatch.setattr("beam_pipeline.dataset.rows._open_shard", lambda path: shard)
+    with pytest.raises(ProbelineError, match=r"^cannot read .*: Stale file handle; "):
+        list(read_piece(pieces[0], ReadOptions(skip_bad_files=True)))
