@@ -220,6 +220,7 @@ FORMS: dict[str, Form] = {
     "Parquet, no version": (parquet(lambda t: t.drop_columns(["ip_version"])), options()),
     "Arrow": (arrow, options()),
     "scamper": (scamper, ReadOptions()),
+    "fping": (fping, options(f"src_addr=={SRC}")),
 }
 
 

@@ -158,9 +158,6 @@ def test_ip_version_does_not_hide_a_bad_destination():
         assert reasons_of(batch_of([BREAKS[reason]] * 256, ip_version=versions)) == [reason] * 256
 
 
-# --- types of columns, and the text of their values -----------------------------------------------
-
-
 # --- event_time ---------------------------------------------------------------------------------
 
 NOON = datetime.datetime(2024, 7, 1, 12, 0, 0, tzinfo=datetime.UTC)
