@@ -6,7 +6,6 @@ numbers are the same in every run.
 """
 
 import contextlib
-import functools
 import hashlib
 import inspect
 import operator
@@ -235,14 +234,8 @@ def source_of(tokenizer: Tokenizer) -> str:
     return ""
 
 
-_decode_name = functools.lru_cache(decode)  # many rows share a name
-
-
 class EvaluationRows:
-    """The rows in a file of `write_rows`, mapped into memory.
-
-    `rows[number]` identifies a row, `rows.text(number)` is its text.
-    """
+    """The rows in a file of `write_rows`, mapped into memory."""
 
     def __init__(self, table: pa.Table, datasets: list[str]):
         self.datasets = datasets
@@ -258,21 +251,6 @@ class EvaluationRows:
 
     def __len__(self) -> int:
         return len(self._table)
-
-    def __getitem__(self, number: int) -> EvaluationRow:
-        dataset, instance_id, path, row = (
-            self._columns[name][number].as_py() for name in EvaluationRow._fields
-        )
-        return EvaluationRow(_decode_name(dataset), decode(instance_id), _decode_name(path), row)
-
-    def some(self, numbers: np.ndarray) -> Iterator[EvaluationRow]:
-        """Yields rows by ascending number."""
-        first, stop = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
-        table = self._table.select(EvaluationRow._fields).slice(first, stop - first)
-        datasets, ids, paths, rows = (column.to_pylist() for column in table.columns)
-        for at in (number - first for number in numbers.tolist()):
-            names = _decode_name(datasets[at]), decode(ids[at]), _decode_name(paths[at])
-            yield EvaluationRow(*names, rows[at])
 
     def batches(self) -> list[pa.RecordBatch]:
         """Returns the columns of all rows in batches, without copying."""
@@ -316,10 +294,6 @@ class EvaluationRows:
             found.update(zip(ids[some].tolist(), map(hash, texts), strict=True))
         texts_of = Counter(identifier for identifier, _ in found)
         return sum(count > 1 for count in texts_of.values())
-
-    def text(self, number: int) -> str:
-        """Returns the text of a row."""
-        return decode(self._columns["text"][number].as_py())
 
     def texts(self) -> list[Texts]:
         """Returns the texts of all rows in batches for the index, without copying."""

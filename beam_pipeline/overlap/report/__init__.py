@@ -1,1 +1,1 @@
-"""An HTML page and an image of a finished overlap result."""
+"""An HTML page of a finished overlap result."""

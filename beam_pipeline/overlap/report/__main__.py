@@ -1,7 +1,7 @@
 """Writes an HTML page of an overlap job's output.
 
   python -m beam_pipeline.overlap.report overlap
-  python -m beam_pipeline.overlap.report gs://bucket/overlap --html overlap.html --png matrix.png
+  python -m beam_pipeline.overlap.report gs://bucket/overlap --html page.html
 
 The page is one file that needs no network: evaluation sets by n and coverage, the rows with most
 covered tokens with both texts side by side, what removal would take, hits by training file, and
@@ -35,7 +35,6 @@ def make_parser() -> OneLineParser:
     )
     parser.add_argument("output", help="the job's --output_path, local or gs://")
     parser.add_argument("--html", default=DEFAULT_HTML, help="the page (%(default)s)")
-    parser.add_argument("--png", help="an image of the matrix of evaluation sets by n")
     parser.add_argument(
         "--removed",
         action="append",
@@ -56,17 +55,16 @@ def make_parser() -> OneLineParser:
 def _run(argv: Sequence[str]) -> None:
     args = make_parser().parse_args(argv)
     check_range("instances", args.instances, 0, MAX_INSTANCES)
-    print(write_report(args.output, args.html, args.png, args.instances, args.removed))
+    print(write_report(args.output, args.html, args.instances, args.removed))
 
 
 def write_report(
     output_path: str,
     html: str = DEFAULT_HTML,
-    png: str | None = None,
     num_instances: int = DEFAULT_INSTANCES,
     removed: Sequence[str] = (),
 ) -> str:
-    """Writes the page and, on request, an image of the matrix; returns a summary sentence.
+    """Writes the page; returns a summary sentence.
 
     Args:
       output_path: the job's --output_path, local or on any filesystem of Beam.
@@ -74,15 +72,12 @@ def write_report(
       removed: folders of clean corpora made from this output.
 
     Raises:
-      UsageError: the output is not finished, or a package is missing.
+      UsageError: the output is not finished, or jinja2 is missing.
       ProbelineError: a file cannot be read or written.
     """
     require_packages("--html", "jinja2")
-    if png:
-        require_packages("--png", "matplotlib")
     from beam_pipeline.overlap.report.contents import read_contents, read_removed
     from beam_pipeline.overlap.report.instances import num_bytes_read, read_instances
-    from beam_pipeline.overlap.report.matrix import matrix_picture
     from beam_pipeline.overlap.report.output import finished_output
     from beam_pipeline.overlap.report.page import Summary, page
     from beam_pipeline.overlap.results.layout import SUMMARY
@@ -96,11 +91,9 @@ def write_report(
     with progress_bar("read results", num_bytes_read(output, details)) as advance:
         instances = read_instances(output, report.rows[:num_instances], details, advance)
     write_file(html, page(output.path, summary, report, instances, removals))
-    if png:
-        write_file(png, matrix_picture(report))
     return (
         f"{report.overall[0]} evaluation rows share an n-gram with the training data; "
-        f"{' and '.join(filter(None, (html, png)))} written"
+        f"{html} written"
     )
 
 

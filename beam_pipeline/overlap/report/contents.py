@@ -8,9 +8,9 @@ or texts; each table of report.json has at most MAX_ROWS rows.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -272,15 +272,9 @@ def read_contents(output: Output, lengths: Sequence[int]) -> Report:
 
 def _first[T](values: Iterable[T], count: int, key: Callable[[T], tuple]) -> tuple[list[T], int]:
     """Returns the `count` smallest values in order, and the number of all values."""
-    number = 0
-
-    def counted() -> Iterator[T]:
-        nonlocal number
-        for value in values:
-            number += 1
-            yield value
-
-    return heapq.nsmallest(count, counted(), key), number
+    numbers = itertools.count()
+    counted = (value for value, _ in zip(values, numbers, strict=False))
+    return heapq.nsmallest(count, counted, key), next(numbers)
 
 
 # --- evaluation rows and sets ---------------------------------------------------------------------
@@ -382,7 +376,7 @@ def _train_files(output: Output) -> Iterator[TrainFile]:
         instance_ids: list[str]
 
     stats = output.records(STATS_BY_TRAIN_PATH, Stat)
-    for path, stats_of_file in groupby(stats, lambda stat: stat.train_path):
+    for path, stats_of_file in itertools.groupby(stats, lambda stat: stat.train_path):
         hit: dict[str, set[str]] = defaultdict(set)
         for stat in stats_of_file:
             hit[stat.eval_dataset].update(stat.instance_ids)

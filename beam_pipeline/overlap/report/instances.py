@@ -155,7 +155,7 @@ def _documents(matches: pa.Table | None) -> Iterator[tuple[int, Document]]:
     firsts, _ = _runs(matches, _PAIR_KEY)
     for first, stop in itertools.pairwise([*firsts.tolist(), len(matches)]):
         of_pair = matches.slice(first, stop - first)
-        counts = dict.fromkeys(of_pair["n"].to_pylist(), 0)
+        counts = Counter[int]()
         for n, number in zip(of_pair["n"].to_pylist(), of_pair["num_ngrams"].to_pylist()):
             counts[n] += number
         (eval_starts, eval_ends), train = (_spans(of_pair[name]) for name in _OFFSETS)
@@ -163,8 +163,8 @@ def _documents(matches: pa.Table | None) -> Iterator[tuple[int, Document]]:
             of_pair[name][0].as_py() for name in (*_PAIR_KEY, "train_doc_id")
         )
         spans = shown_spans(eval_starts, eval_ends), shown_spans(*train)
-        document = Document(path, row, doc_id, Counter(counts), *spans)
-        rank = -int((eval_ends - eval_starts).sum()), -sum(counts.values())
+        document = Document(path, row, doc_id, counts, *spans)
+        rank = -int((eval_ends - eval_starts).sum()), -counts.total()
         found.append((rank, place, document))
     for _, place, document in sorted(found, key=lambda each: each[0]):
         yield place, document

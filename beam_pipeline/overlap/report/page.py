@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from markupsafe import Markup
 
 from beam_pipeline import __version__
@@ -23,7 +24,6 @@ from beam_pipeline.overlap.report.contents import (
     Taken,
 )
 from beam_pipeline.overlap.report.instances import Instance
-from beam_pipeline.overlap.report.matrix import cell_colors
 from beam_pipeline.report.page import environment, part
 from beam_pipeline.report.tables import Table, count_text, number_of, share_text
 
@@ -33,6 +33,13 @@ _REMOVED = (
     *("contaminated documents", "dropped", "documents that remain of them"),
     *("characters", "characters removed"),
 )
+# Shares have one hue from light to dark (on a dark page from dark to light): the order shows to
+# colour-blind readers and in grey prints.
+_LIGHT = ("#eaf2fb", "#a9cce8", "#4f97cd", "#1c62a5", "#08306b")
+_DARK = ("#152c44", "#1f5180", "#3b86bd", "#86bfe4", "#e0f0fc")
+_NONE_LIGHT, _NONE_DARK = "#ffffff", "#171b21"
+# At these shares, text changes its colour, to keep a contrast of at least 4.5 to 1.
+_WHITE_ON_LIGHT, _BLACK_ON_DARK = 0.4085, 0.1987
 
 
 class Summary(msgspec.Struct):
@@ -105,6 +112,32 @@ def page(
         version=__version__,
     )
     return html.encode()
+
+
+class CellColors(NamedTuple):
+    """The colours of a cell and its text, on a light and on a dark page."""
+
+    light: str
+    light_text: str
+    dark: str
+    dark_text: str
+
+
+def cell_colors(share: float) -> CellColors:
+    """Returns the colours of a share; 0 has the colour of the page."""
+    light, dark = _NONE_LIGHT, _NONE_DARK
+    if share > 0:
+        light, dark = _color(_LIGHT, share), _color(_DARK, share)
+    light_text = "#000000" if share < _WHITE_ON_LIGHT else "#ffffff"
+    dark_text = "#ffffff" if share < _BLACK_ON_DARK else "#000000"
+    return CellColors(light, light_text, dark, dark_text)
+
+
+def _color(ramp: Sequence[str], share: float) -> str:
+    # The scale is the square root: most shares are small, and 0.1 % must not look like 0.
+    place = min(1.0, share) ** 0.5 * (len(ramp) - 1)
+    channels = zip(*(bytes.fromhex(color[1:]) for color in ramp), strict=True)
+    return "#" + "".join(f"{round(np.interp(place, range(len(ramp)), c)):02x}" for c in channels)
 
 
 def _cell_style(share: float) -> str:

@@ -10,9 +10,7 @@ all                               → a file of keys → Keep
 
 import functools
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +25,7 @@ from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.counts import NGRAM_KEYS, count_buckets, ngrams_of_rows
 from beam_pipeline.overlap.results.expansion import PAIRS
 from beam_pipeline.overlap.results.match_files import Keep
-from beam_pipeline.overlap.results.output_files import read_lines, write_lines
+from beam_pipeline.overlap.results.output_files import parse_lines, write_lines
 from beam_pipeline.overlap.results.row_overlaps import RowLists
 from beam_pipeline.storage.files import atomic_write, open_file
 from beam_pipeline.storage.matching import FileVersion, unchanged
@@ -153,20 +151,14 @@ def common_ngrams(
 
 def read_ngrams(file: FileVersion) -> Iterator[str]:
     """Yields the n-grams of a JSON lines file; raises ProbelineError for an invalid line."""
-    lines = read_lines(file.path)
-    with unchanged(file):
-        for number in itertools.count(1):
+    with unchanged(file), open_file(file.path) as stream:
+        for number, line in enumerate(stream, 1):
             try:
-                record = next(lines, None)
-                if record is None:
-                    return
-                ngram = _ngram_of(record)
+                ngram = _ngram_of(line)
             except ValueError as error:
-                is_text = isinstance(error, (json.JSONDecodeError, UnicodeError))
-                reason = "it is not JSON" if is_text else one_line(error)
                 raise ProbelineError(
-                    f"--drop_ngrams={file.path}: line {number}: {reason}; give lines such as "
-                    '{"ngram": "all rights reserved"}'
+                    f"--drop_ngrams={file.path}: line {number}: {one_line(error)}; give lines such "
+                    'as {"ngram": "all rights reserved"}'
                 ) from error
             yield ngram
 
@@ -177,7 +169,11 @@ def check_ngrams(file: FileVersion) -> None:
         pass
 
 
-def _ngram_of(record: Any) -> str:
+def _ngram_of(line: bytes) -> str:
+    try:
+        (record,) = parse_lines([line])
+    except ValueError as error:
+        raise ValueError("it is not JSON") from error
     if not isinstance(record, dict) or not isinstance(ngram := record.get("ngram"), str):
         raise ValueError("it is not a record with an ngram")
     num_tokens = ngram.count(" ") + 1

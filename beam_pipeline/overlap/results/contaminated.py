@@ -25,6 +25,7 @@ from beam_pipeline.overlap.results.matches import BlockMatches, first_of_each
 from beam_pipeline.overlap.results.output_files import (
     PLACES,
     LazyFiles,
+    arrow_writer,
     escape_surrogates,
     make_table,
     parquet_writer,
@@ -144,7 +145,7 @@ class ContaminatedDocuments:
                 self.num_short_documents += 1
                 self.num_short_chars += count_code_points(utf8[bounds[at] : bounds[at + 1]])
         if self._short_rows_contaminate or self._has_long.any():
-            writer = self._files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
+            writer = self._files.get("documents.arrow", arrow_writer, schema=DOCUMENTS_SCHEMA)
             writer.write_table(self._table(self._block))
         self._spans, self._pairs = [], []
 

@@ -4,7 +4,8 @@
               → train_texts  gzip member: the texts of the details, with --details=compact
               → instances    gzip member: a record per (document, evaluation set, n)
               → matches      Arrow: a row per match, without texts
-              → documents    Parquet: a row per contaminated document
+              → documents    Arrow: a row per contaminated document
+              → letters      Arrow: dead letters, with their rows in the file
               → hits         PAIRS, sorted: evaluation rows hit, by n
               → left_out     a record per pair of texts with fewer details than matches
 
@@ -18,15 +19,17 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from beam_pipeline.dataset import dead_letters
 from beam_pipeline.documents.batch import encode
 from beam_pipeline.overlap.results.contaminated import ContaminatedDocuments
+from beam_pipeline.overlap.results.counts import Sum
 from beam_pipeline.overlap.results.details import (
     NONE,
     DetailsOptions,
     Evaluation,
     UnitLines,
 )
-from beam_pipeline.overlap.results.match_files import Block, Keep, ScannedUnit
+from beam_pipeline.overlap.results.match_files import Block, Keep, ScannedUnit, letters_path
 from beam_pipeline.overlap.results.matches import BlockMatches, distinct, read_matches
 from beam_pipeline.overlap.results.output_files import (
     PLACES,
@@ -41,6 +44,7 @@ from beam_pipeline.overlap.results.output_files import (
     piece,
     strings_of,
 )
+from beam_pipeline.storage.parquet import read_row_groups
 
 MATCHES_SCHEMA = pa.schema(
     [
@@ -66,8 +70,6 @@ _JOINED_SCHEMA = pa.schema(
     ]
 )
 PAIRS = np.dtype([("number", "<u4"), ("n", "<u4")])
-_HALF = np.uint64(32)
-_MIN_PENDING = 1 << 16
 
 
 class ExpandedUnit(NamedTuple):
@@ -96,26 +98,28 @@ def expand_unit(
         details = UnitLines(scanned, evaluation, options)
         instances = _InstanceLines(files, scanned, evaluation)
         documents = ContaminatedDocuments(files, scanned, evaluation, short_rows_contaminate)
-        hits, pending = np.empty(0, np.uint64), []
+        hits = Sum(PAIRS, ("number", "n"))
         for found in read_matches(scanned.paths, evaluation.postings, keep):
             if options.mode != NONE:
                 details.write(found, files, quota)
             pairs = found.pairs()
             instances.add(found.block, *pairs)
-            pending.append(pairs[1].astype(np.uint64) << _HALF | pairs[2].astype(np.uint64))
-            if sum(map(len, pending)) > max(len(hits), _MIN_PENDING):
-                hits, pending = np.unique(np.concatenate([hits, *pending])), []
+            hit = np.empty(len(pairs[1]), PAIRS)
+            hit["number"], hit["n"] = pairs[1:]
+            hits.add(hit)
             places = found.train_places()
             documents.add(found, places)
             writer = files.get("matches.arrow", arrow_writer, schema=_JOINED_SCHEMA)
             writer.write_table(_match_table(found, scanned, evaluation, places))
+        if scanned.summary.letters:
+            writer = files.get("letters.arrow", arrow_writer, schema=dead_letters.SCHEMA)
+            for table in read_row_groups(letters_path(scanned.paths[0])):
+                rows = pa.array(table.column("row").to_numpy() + scanned.row_offset)
+                writer.write_table(table.set_column(1, "row", rows))
         instances.flush()
         documents.flush()
-        hits = np.unique(np.concatenate([hits, *pending]))
-        if len(hits):
-            as_pairs = np.empty(len(hits), PAIRS)
-            as_pairs["number"], as_pairs["n"] = hits >> _HALF, hits
-            files.get("hits").write(as_pairs.tobytes())
+        if len(found := hits.records()):
+            files.get("hits").write(found.tobytes())
     of_short = documents.num_short_documents, documents.num_short_chars
     return ExpandedUnit(scanned, details.num_written, details.num_left_out, files.paths, *of_short)
 

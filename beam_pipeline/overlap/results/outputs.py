@@ -28,7 +28,6 @@ from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, train_f
 from beam_pipeline.overlap.results.details import COMPACT, DetailsOptions
 from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.instances import Instances
-from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import (
     EMPTY_MEMBER,
     LazyFiles,
@@ -50,6 +49,11 @@ FILE_HITS = np.dtype([("file", "<u4"), *PAIRS.descr])
 _WORK_UNITS_PER_FILE = 1000  # of overlap_instances
 _ROWS_PER_GROUP = 1 << 16
 _VALUES_PER_GROUP = 1 << 22  # places, of 8 bytes
+_FILE_OF = {
+    layout.MATCHES: "matches.arrow",
+    layout.DOCUMENTS: "documents.arrow",
+    layout.DEAD_LETTERS: "letters.arrow",
+}
 _Chunks = Iterable[bytes | memoryview]
 
 
@@ -59,10 +63,8 @@ _Chunks = Iterable[bytes | memoryview]
 class FileGroup(NamedTuple):
     """The files of a group.
 
-    hits               FILE_HITS, sorted: evaluation rows hit by each training file
-    matches.arrow      for `read_tables`
-    letters.parquet    dead letters of the training files
-    documents.parquet
+    hits      FILE_HITS, sorted: evaluation rows hit by each training file
+    *.arrow   matches, documents and dead letters, for `read_tables`
     """
 
     number: int
@@ -89,22 +91,11 @@ def join_units(
         numbers = (unit.scanned.order[0] for unit in ordered if "hits" in unit.paths)
         for number_of_file, of_file in groupby(zip(numbers, copies, strict=True), itemgetter(0)):
             files.get("hits").write(_hits(number_of_file, (path for _, path in of_file)).tobytes())
-        for path in local_copies(_paths(ordered, "documents.parquet")):
-            for table in read_row_groups(path):
-                writer = files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
-                writer.write_table(table)
-        with_letters = [unit.scanned for unit in ordered if unit.scanned.summary.letters]
-        paths = (letters_path(scanned.paths[0]) for scanned in with_letters)
-        for scanned, path in zip(with_letters, local_copies(paths), strict=True):
-            for table in read_row_groups(path):
-                rows = pa.array(table.column("row").to_numpy() + scanned.row_offset)
-                files.get(
-                    "letters.parquet", parquet_writer, schema=dead_letters.SCHEMA
-                ).write_table(table.set_column(1, "row", rows))
     written = files.paths
-    if matches := _paths(ordered, "matches.arrow"):
-        written["matches.arrow"] = f"{prefix}.matches.arrow"
-        join_files(written["matches.arrow"], temp_folder, matches)
+    for name in _FILE_OF.values():
+        if parts := _paths(ordered, name):
+            written[name] = f"{prefix}.{name}"
+            join_files(written[name], temp_folder, parts)
     return FileGroup(number, written)
 
 
@@ -235,25 +226,31 @@ def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]
 
 def _write_tables(output_path: str, temp_folder: str, results: Results) -> list[str]:
     """Writes the tables of all groups, joined; returns their names in the output."""
-    groups, names = results.groups, [layout.MATCHES, layout.DOCUMENTS]
-    letters = [*results.letters_paths, *_paths(groups, "letters.parquet")]
-    names += [layout.DEAD_LETTERS] if letters else []
-    for name, schema, file, read in (
-        (layout.MATCHES, MATCHES_SCHEMA, "matches.arrow", read_tables),
-        (layout.DOCUMENTS, DOCUMENTS_SCHEMA, "documents.parquet", read_row_groups),
-    ):
-        paths = local_copies(_paths(groups, file))
-        found = (table.cast(schema) for path in paths for table in read(path))
-        _join_tables(f"{output_path}/{name}", temp_folder, schema, found)
-    if letters:
+    names = [layout.MATCHES, layout.DOCUMENTS]
+    for name, schema in zip(names, (MATCHES_SCHEMA, DOCUMENTS_SCHEMA), strict=True):
+        tables = (table.cast(schema) for table in _tables(results.groups, _FILE_OF[name]))
+        _join_tables(f"{output_path}/{name}", temp_folder, schema, tables)
+    if results.letters_paths or _paths(results.groups, _FILE_OF[layout.DEAD_LETTERS]):
+        names.append(layout.DEAD_LETTERS)
         with (
             atomic_write(f"{output_path}/{layout.DEAD_LETTERS}", temp_folder) as stream,
             parquet_writer(stream, dead_letters.SCHEMA) as writer,
         ):
-            for path in local_copies(letters):
-                for table in read_row_groups(path):
-                    writer.write_table(table)
+            for table in _letters(results):
+                writer.write_table(table)
     return names
+
+
+def _letters(results: Results) -> Iterator[pa.Table]:
+    """Yields the dead letters of the evaluation sets, then those of the training files."""
+    for path in local_copies(results.letters_paths):
+        yield from read_row_groups(path)
+    yield from _tables(results.groups, _FILE_OF[layout.DEAD_LETTERS])
+
+
+def _tables(groups: Sequence[FileGroup], name: str) -> Iterator[pa.Table]:
+    for path in local_copies(_paths(groups, name)):
+        yield from read_tables(path)
 
 
 def _join_tables(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from beam_pipeline.documents.batch import decode
 from beam_pipeline.overlap.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.evaluation_sources import name_with_field
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts
@@ -222,16 +223,20 @@ def field_records(
     # By index of the evaluation set, path and row.
     found: dict[tuple[int, str, int], dict[str, Any]] = {}
     numbers, *scores = _best(hits)
-    for row, *shares in zip(rows.some(numbers), *(each.tolist() for each in scores), strict=True):
-        place = rows.datasets.index(row.eval_dataset)
+    columns = (column.to_pylist() for column in rows.take(numbers, with_texts=False).columns)
+    for dataset, path, row, instance_id, *shares in zip(
+        *columns, *(each.tolist() for each in scores), strict=True
+    ):
+        eval_dataset, eval_path = decode(dataset), decode(path)
+        place = rows.datasets.index(eval_dataset)
         field = fields[place % len(fields)]
         record = found.setdefault(
-            (place // len(fields), row.eval_path, row.eval_row),
+            (place // len(fields), eval_path, row),
             {
-                "eval_dataset": row.eval_dataset.removesuffix(name_with_field("", field)),
-                "instance_id": row.instance_id,
-                "eval_path": row.eval_path,
-                "eval_row": row.eval_row,
+                "eval_dataset": eval_dataset.removesuffix(name_with_field("", field)),
+                "instance_id": decode(instance_id),
+                "eval_path": eval_path,
+                "eval_row": row,
                 "fields_hit": [],
                 "coverage": {},
                 "ngram_coverage": {},

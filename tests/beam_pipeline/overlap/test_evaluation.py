@@ -1,10 +1,13 @@
 """Evaluation sets: every row with a text has a number, and what is read comes back."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from beam_pipeline.documents.batch import decode
 from beam_pipeline.documents.fields import Fields, record_hash
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.evaluation import (
@@ -37,8 +40,15 @@ def sets(tmp_path: Path) -> list[str]:
     return [str(mmlu), f"maths={gsm8k}"]
 
 
+def column(rows: EvaluationRows, name: str, numbers: Iterable[int] | None = None) -> list[Any]:
+    """Returns a column of some rows, or of all."""
+    numbers = range(len(rows)) if numbers is None else numbers
+    values = rows.take(np.array(numbers, np.int64))[name].to_pylist()
+    return [decode(value) if isinstance(value, bytes) else value for value in values]
+
+
 def texts_of(rows: EvaluationRows) -> list[str]:
-    return [rows.text(number) for number in range(len(rows))]
+    return column(rows, "text")
 
 
 def test_a_folder_of_lm_eval_has_a_set_per_task(tmp_path: Path) -> None:
@@ -68,17 +78,15 @@ def test_rows_come_back_in_order(sets: list[str], tmp_path: Path) -> None:
     rows = EvaluationRows.open(path)
     assert rows.datasets == ["mmlu", "maths"]
     assert texts_of(rows) == ["one", "a\ud800", "", "İ", "two"]
-    numbers = range(len(rows))
-    assert [rows[number].eval_dataset for number in numbers] == ["mmlu"] * 4 + ["maths"]
-    assert [rows[number].eval_row for number in numbers] == [0, 0, 3, 5, 0]
-    assert [Path(rows[number].eval_path).name for number in numbers] == [
-        "a.jsonl", "b.jsonl", "b.jsonl", "b.jsonl", "x.jsonl",
-    ]  # fmt: skip
+    assert column(rows, "eval_dataset") == ["mmlu"] * 4 + ["maths"]
+    assert column(rows, "eval_row") == [0, 0, 3, 5, 0]
+    names = [path.rpartition("/")[2] for path in column(rows, "eval_path")]
+    assert names == ["a.jsonl", *["b.jsonl"] * 3, "x.jsonl"]
     hashes = [record_hash(record) for record in ({"text": "", "x": 1}, {"id": None, "text": "two"})]
     ids = ["first", "7", hashes[0], "ü", hashes[1]]
-    assert [rows[number].instance_id for number in numbers] == ids
-    for some in ([], [0], [4], [1, 1, 3], [0, 1, 2, 3, 4]):  # from several batches of the file
-        assert list(rows.some(np.array(some, np.uint32))) == [rows[number] for number in some]
+    assert column(rows, "instance_id") == ids
+    for some in ([], [0], [4], [1, 1, 3]):  # from several batches of the file
+        assert column(rows, "instance_id", some) == [ids[number] for number in some]
     joined = [
         utf8[bounds[at] : bounds[at + 1]].tobytes()
         for utf8, bounds in rows.texts()
@@ -103,19 +111,17 @@ def test_a_limit_takes_the_first_rows_of_each_set(
     assert texts_of(EvaluationRows.open(path)) == [*["one", "a\ud800", "", "İ"][:limit], "two"]
 
 
-def test_a_set_without_texts_says_what_its_records_have(tmp_path: Path) -> None:
-    file = write_lines(tmp_path / "quiz/x.jsonl", {"question": "?", "answer": "!"})
-    with pytest.raises(ProbelineError) as error:
-        write_rows(match_evaluation([str(file)]), str(tmp_path / "rows.arrow"), FIELDS)
-    assert "evaluation set quiz" in str(error.value)
-    assert "question, answer" in str(error.value)
-    assert "--eval_text_field" in str(error.value)
-
-
-def test_an_empty_set_is_an_error(sets: list[str], tmp_path: Path) -> None:
-    empty = write_lines(tmp_path / "none/x.jsonl")
-    with pytest.raises(ProbelineError, match="evaluation set none"):
-        write_rows(match_evaluation([*sets, str(empty)]), str(tmp_path / "rows.arrow"), FIELDS)
+@pytest.mark.parametrize(
+    ("records", "has"),
+    [([{"question": "?", "answer": "!"}], "question, answer"), ([], "no fields")],
+)
+def test_a_set_without_texts_says_what_its_records_have(
+    sets: list[str], tmp_path: Path, records: list[dict[str, str]], has: str
+) -> None:
+    file = write_lines(tmp_path / "quiz/x.jsonl", *records)
+    message = f"evaluation set quiz .* have {has}.*--eval_text_field"
+    with pytest.raises(ProbelineError, match=message):
+        write_rows(match_evaluation([*sets, str(file)]), str(tmp_path / "rows.arrow"), FIELDS)
 
 
 def halves(text: str) -> list[tuple[str, int, int]]:
@@ -149,10 +155,9 @@ def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
     write_rows(match_evaluation([str(file)]), path, FIELDS)
     rows = EvaluationRows.open(path)
     assert len(rows.texts()) > 1
-    for number in np.random.default_rng(0).integers(0, 3000, 50).tolist():
-        assert (rows.text(number), rows[number].instance_id) == (texts[number], str(number))
-    with pytest.raises(IndexError):
-        rows[3000]
+    some = sorted(np.random.default_rng(0).integers(0, 3000, 50).tolist())
+    assert column(rows, "text", some) == [texts[number] for number in some]
+    assert column(rows, "instance_id", some) == list(map(str, some))
 
 
 # --- names and paths ----------------------------------------------------------------------------

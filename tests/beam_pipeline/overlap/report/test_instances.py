@@ -102,8 +102,9 @@ def test_pairs_have_their_own_texts_with_caps(tmp_path: Path, caps: tuple[str, .
 
 def test_texts_with_lone_surrogates(tmp_path: Path) -> None:
     text = "a\ud800 lone surrogate\udfff and more of it"
-    output = run(tmp_path, {"odd": [("id", text)]}, {"t.jsonl": [("d \udc00", f"see: {text}!")]})
-    (instance,) = instances_of(output)
+    sets, training = {"odd": [("id \udc01", text)]}, {"t.jsonl": [("d \udc00", f"see: {text}!")]}
+    (instance,) = instances_of(run(tmp_path, sets, training))
+    assert instance.row.instance_id == "id \\udc01"
     assert list(texts_of([instance]).values()) == [(text, f"see: {text}!")]
     assert instance.documents[0].doc_id == "d \\udc00"
 

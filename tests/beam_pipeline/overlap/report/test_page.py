@@ -2,15 +2,19 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from beam_pipeline.overlap.report.contents import LEVELS, Report, read_contents
-from beam_pipeline.overlap.report.matrix import cell_colors, share_text
 from beam_pipeline.overlap.report.output import Output
+from beam_pipeline.overlap.report.page import cell_colors
 from beam_pipeline.overlap.results.layout import SUMMARY
+from beam_pipeline.report.page import part
+from beam_pipeline.report.tables import share_text
 from tests.support.browser import Visit, visit
 from tests.support.overlap_jobs import write_lines
 from tests.support.overlap_report import (
@@ -282,3 +286,41 @@ def test_only_shared_places_of_megabytes_are_shown(tmp_path: Path, browser: "Bro
     for gap, whole in zip(gaps, (text, document), strict=True):
         number = sum(int(g.split()[1].replace(",", "")) for g in gap)
         assert len(whole) - 1_000 < number < len(whole)
+
+
+# --- colours --------------------------------------------------------------------------------------
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_contrast_of_the_page() -> None:
+    style = part("beam_pipeline.overlap.report", "page.css")
+    schemes = [
+        dict(re.findall(r"--([a-z-]+): (#\w{6})", root)) for root in style.split(":root")[1:]
+    ]
+    assert [len(colors) for colors in schemes] == [11, 11]
+    for colors in schemes:
+        for text in ("text", "soft", "link"):
+            assert min(contrast(colors[text], colors[on]) for on in ("page", "panel")) >= 4.5
+        assert contrast(colors["mark-text"], colors["mark"]) >= 4.5
+        assert contrast(colors["text"], colors["warn"]) >= 4.5
+
+
+def test_text_contrast_and_order_of_cells() -> None:
+    all_colors = [cell_colors(float(share)) for share in [0.0, *np.geomspace(1e-5, 1, 200)]]
+    for colors in all_colors:
+        for background, text in (colors[:2], colors[2:]):
+            assert contrast(background, text) >= 4.5
+    light = [luminance(colors.light) for colors in all_colors]
+    dark = [luminance(colors.dark) for colors in all_colors]
+    assert light == sorted(light, reverse=True) and dark == sorted(dark)
+    assert light[0] - light[-1] > 0.8 and dark[-1] - dark[0] > 0.7
