@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.json
 
 from beam_pipeline.errors import UsageError, explained
 from beam_pipeline.overlap.results.layout import BOILERPLATE, FIELD_HITS, RULES, SUCCESS_NAME
-from beam_pipeline.overlap.results.output_files import escape_surrogates, make_table
+from beam_pipeline.overlap.results.output_files import escape_surrogates
 from beam_pipeline.storage import files
 from beam_pipeline.storage.lines import decompressed, explained_damage, read_blocks, split_lines
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
@@ -27,6 +28,7 @@ _OPTIONAL = (BOILERPLATE, FIELD_HITS, RULES)  # written by some runs only
 
 Advance = Callable[[float], None]  # called with the bytes read since the last call
 _CURE = "it is damaged or of another version: run the overlap job again with --overwrite"
+_ANY_FIELDS = msgspec.json.Decoder(dict[str, Any])
 reading = functools.partial(explained_damage, cure=_CURE, more=(ValueError, KeyError))
 
 
@@ -95,15 +97,10 @@ class Output:
                 yield from (decoded(line, decoder) for line in lines)
 
     def table(self, name: str, schema: pa.Schema) -> pa.Table:
-        """Returns the records of a JSON lines file as a table of strings and integers."""
-        types = [(field.name, str if field.type == pa.string() else int) for field in schema]
-        decoder = msgspec.json.Decoder(msgspec.defstruct("Record", types))
-        tables = [schema.empty_table()]
+        """Returns the records of a JSON lines file, with lone surrogates escaped, as a table."""
         with reading(self.file(name)):
-            for lines in self.lines(name):
-                rows = (msgspec.structs.astuple(decoded(line, decoder)) for line in lines)
-                tables.append(make_table(rows, schema))
-        return pa.concat_tables(tables)
+            tables = [_parsed(lines, schema) for lines in self.lines(name)]
+        return pa.concat_tables([schema.empty_table(), *tables])
 
     def row_groups(
         self, name: str, columns: list[str], advance: Advance = _ignore
@@ -125,3 +122,19 @@ def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         for name, value in record.items():
             record[name] = escape_surrogates(value) if isinstance(value, str) else value
         return msgspec.convert(record, decoder.type)
+
+
+def _parsed(lines: list[bytes], schema: pa.Schema) -> pa.Table:
+    data = b"\n".join(lines)
+    try:
+        table = pyarrow.json.read_json(
+            pa.BufferReader(data),
+            pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowInvalid:  # lone surrogates, or damage, which `json` reports
+        table = pa.Table.from_pylist([decoded(line, _ANY_FIELDS) for line in lines], schema)
+    for column, values in zip(table.column_names, table.columns, strict=True):
+        if values.null_count:
+            raise ValueError(f"a record has no {column}")
+    return table.select(schema.names)

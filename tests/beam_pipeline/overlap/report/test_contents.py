@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -187,3 +188,15 @@ def test_rows_by_fields_that_were_hit(output: Path, tmp_path: Path) -> None:
     write_lines(old / "stats/overlap_fields.jsonl", *rows)
     found = [msgspec.structs.astuple(one) for one in contents_of(old).fields]
     assert found == [("a", "q", 2), ("a", "q, answer", 1)]
+
+
+def test_columns_of_records_with_lone_surrogates(tmp_path: Path) -> None:
+    schema = pa.schema([("name", pa.string()), ("count", pa.int64())])
+    records = [{"name": "plain \U0001f600", "count": 1, "more": [1]}, {"count": 2, "name": "x"}]
+    (tmp_path / "stats").mkdir()
+    for given in (records, [*records, {"name": "odd \ud800", "count": 3}]):
+        write_lines(tmp_path / COVERAGE, *given)
+        table = Output(str(tmp_path)).table(COVERAGE, schema)
+        names = [r["name"].encode("utf-8", "backslashreplace").decode() for r in given]
+        assert table.column("name").to_pylist() == names
+        assert table.column("count").to_pylist() == [r["count"] for r in given]
