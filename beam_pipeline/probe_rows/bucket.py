@@ -31,13 +31,21 @@ from beam_pipeline.shards.claim_checks import (
     PayloadReader,
 )
 
-BUCKET_ROWS = 500_000
+BUCKET_ROWS = 500_000  # of the first _EVEN_BUCKETS
+_EVEN_BUCKETS = 200
 MAX_BUCKETS = 10_000
 
 
 def num_buckets(rows_in_all: int) -> int:
-    """Returns the number of buckets for an input of `rows_in_all` rows."""
-    return min(max(1, -(-rows_in_all // BUCKET_ROWS)), MAX_BUCKETS)
+    """Returns the number of buckets for an input of `rows_in_all` rows.
+
+    The number of chunks is that of buckets times that of work units, and a runner in memory holds a
+    kilobyte for each. From 100 M rows on, buckets grow as well, so that it is not quadratic.
+    """
+    number = max(1, -(-rows_in_all // BUCKET_ROWS))
+    if number > _EVEN_BUCKETS:
+        number = round(_EVEN_BUCKETS * (number / _EVEN_BUCKETS) ** (2 / 3))
+    return min(number, MAX_BUCKETS)
 
 
 class History(NamedTuple):

@@ -249,8 +249,8 @@ def choose_index_shards(num_places: int, memory_bytes: int) -> int:
     if num_index_shards > 1:
         cost = (
             f"{num_places:,} n-grams of the evaluation sets need "
-            f"{num_places * BYTES_PER_PLACE / 2**30:,.1f} GiB, and the index may take "
-            f"{memory_bytes / 2**30:,.1f} GiB on a worker: the training data is read "
+            f"{num_places * BYTES_PER_PLACE / 2**20:,.1f} MiB, and the index may take "
+            f"{memory_bytes / 2**20:,.1f} MiB on a worker: the training data is read "
             f"{num_index_shards} times"
         )
         if num_index_shards > MAX_PASSES:
