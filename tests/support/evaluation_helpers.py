@@ -20,7 +20,7 @@ from training.evaluation.examples import Examples, Split, draw_examples, open_sp
 from training.evaluation.predictions import Predictor
 from training.evaluation.results import Evaluation, evaluate
 from training.extent import EvaluationExtent
-from training.tokens.example_faults import segments_of
+from training.statistics.collector import segments_of
 from training.tokens.tokenizer import FAILED, MEASUREMENT_START, RTT_START, VOCABULARY_SIZE, decode
 
 EXTENT = EvaluationExtent(num_contexts=24, num_rtt=300, num_train_contexts=40, batch_size=4)

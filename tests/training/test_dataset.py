@@ -48,7 +48,6 @@ from training.dataset import (
     BatchIterator,
     DataConfig,
     build_dataset,
-    create_probe_training_pipeline,
 )
 from training.rows.row_source import ProbeRowDataSource
 from training.rows.row_table import find_shards
@@ -231,14 +230,6 @@ def test_dropped_iterator_ends_its_threads(mixed: Mixed, monkeypatch: pytest.Mon
         next(open_iterator(mixed["arrow"], num_threads=2))
     assert wait_until(lambda: set(threading.enumerate()) <= others)
     assert not faults
-
-
-def test_training_pipeline_is_of_windows_and_threads(mixed: Mixed) -> None:
-    pattern = f"{mixed['compact']}/train/*.arrayrecord"
-    dataset = create_probe_training_pipeline(pattern, 8, CROP, shuffle=False, num_workers=2)
-    assert dataset.config == DataConfig(
-        pattern, 8, CROP, shuffle=False, sampler="windows", num_threads=2
-    )
 
 
 def test_numbers_may_come_from_numpy(mixed: Mixed) -> None:

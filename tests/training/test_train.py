@@ -323,7 +323,7 @@ def test_a_mixture_goes_on_with_other_weights_on_other_hosts(tmp_path: Path, tho
 
 
 @pytest.mark.slow
-def test_a_damaged_row_ends_the_run_with_its_place(tmp_path: Path):
+def test_a_damaged_row_ends_the_run_or_is_skipped_until_the_data_end(tmp_path: Path):
     rows = [RowSpec(ipv4_probe(i), make_measurements(20, i)) for i in range(64)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
     for position in range(0, 64, 3):
@@ -332,16 +332,7 @@ def test_a_damaged_row_ends_the_run_with_its_place(tmp_path: Path):
     (ended,) = run.run()
     assert ended.code == 1, ended.output
     assert "train_shard_00000-of-00001.arrayrecord record" in error_of(ended)
-    (ended,) = run.run("network_on_bad_row=skip")
-    assert ended.code == 0, ended.output
-
-
-@pytest.mark.slow
-def test_the_data_end_after_num_epoch(tmp_path: Path):
-    rows = [RowSpec(ipv4_probe(i), make_measurements(20, i)) for i in range(64)]
-    dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
-    run = TrainingRun(tmp_path / "run", dataset)
-    (ended,) = run.run("num_epoch=1", "steps=1000")
+    (ended,) = run.run("network_on_bad_row=skip", "num_epoch=1", "steps=1000")
     assert ended.code == 0, ended.output
     assert "the data ended, after num_epoch=1; the last checkpoint has" in ended.output
     assert run.checkpoint_steps()

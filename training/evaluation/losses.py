@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.statistics.collector import count_tokens
-from training.tokens.example_faults import Batch
+from training.statistics.collector import Batch, count_tokens
 from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed
 
 _SMOOTHING = 0.01  # added to every count

@@ -4,17 +4,22 @@ A batch is a dict of arrays [n, crop_size] under MaxText's names, with the rules
 `batches.packing`. Shares are between 0 and 1.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from beam_pipeline.errors import ProbelineError
-from training.tokens import example_faults
 from training.tokens.draws import MODE_NAMES
-from training.tokens.example_faults import Batch
 from training.tokens.kinds import KIND_NAMES, NOTHING, Parsed, parse, timestamp_modes
-from training.tokens.tokenizer import VOCABULARY_SIZE, Measurement
+from training.tokens.tokenizer import VOCABULARY_SIZE, Measurement, decode
+
+type Batch = Mapping[str, np.ndarray]
+BATCH_KEYS = tuple(
+    f"{side}{suffix}"
+    for side in ("inputs", "targets")
+    for suffix in ("", "_segmentation", "_position")
+)
 
 
 class BatchStatistics(NamedTuple):
@@ -38,14 +43,7 @@ def collect(batch: Batch) -> BatchStatistics:
 
     Raises ProbelineError with the rule, example and position if the batch breaks a rule.
     """
-    fault = (
-        example_faults.shape_fault(batch)
-        or example_faults.token_fault(batch)
-        or example_faults.target_fault(batch)
-        or example_faults.position_fault(batch)
-    )
-    if fault:
-        raise ProbelineError(fault)
+    _check(batch)
     segmentation = batch["inputs_segmentation"]
     parsed = parse(batch["targets"], segmentation)
     return BatchStatistics(
@@ -56,24 +54,79 @@ def collect(batch: Batch) -> BatchStatistics:
     )
 
 
+def _check(batch: Batch) -> None:
+    if sorted(batch) != sorted(BATCH_KEYS):
+        raise ProbelineError(f"the arrays are {', '.join(sorted(batch))}")
+    shape = batch["inputs"].shape
+    for name, values in batch.items():
+        if values.shape != shape or values.ndim != 2 or values.dtype != np.int32:
+            raise ProbelineError(f"{name} is {values.dtype} {list(values.shape)}")
+    for name, is_wrong, rule in _rules(batch):
+        if is_wrong.any():
+            example, position = np.unravel_index(is_wrong.argmax(), is_wrong.shape)
+            value = batch[name][example, position]
+            raise ProbelineError(
+                f"example {example} position {position}: {name} is {value}: {rule}"
+            )
+
+
+def _rules(batch: Batch) -> Iterator[tuple[str, np.ndarray, str]]:
+    """Yields the name of an array, which of its values break a rule, and the rule."""
+    inputs, targets = batch["inputs"], batch["targets"]
+    segments, positions = batch["inputs_segmentation"], batch["inputs_position"]
+    for name, tokens in (("inputs", inputs), ("targets", targets)):
+        is_wrong = (tokens < 0) | (tokens >= VOCABULARY_SIZE)
+        yield name, is_wrong, f"tokens are 0 to {VOCABULARY_SIZE - 1}"
+    for suffix in ("segmentation", "position"):
+        is_wrong = batch[f"inputs_{suffix}"] != batch[f"targets_{suffix}"]
+        yield f"targets_{suffix}", is_wrong, "inputs and targets have the same"
+    is_wrong = np.zeros(segments.shape, bool)
+    is_inner = (segments[:, :-1] == segments[:, 1:]) & (segments[:, 1:] > 0)
+    is_wrong[:, :-1] = is_inner & (targets[:, :-1] != inputs[:, 1:])
+    yield "targets", is_wrong, "a target is the next input of its segment"
+    is_padding = segments == 0
+    for name, values in batch.items():
+        yield name, is_padding & (values != 0), "padding is 0 in all arrays"
+    step = np.diff(segments, axis=1, prepend=0)
+    is_wrong = ~(is_padding & (step < 0)) & (step != 0) & (step != 1)
+    is_wrong |= (is_padding.cumsum(axis=1) > 0) & ~is_padding
+    rule = "segments are numbered 1, 2, … and all padding is at the end"
+    yield "inputs_segmentation", is_wrong, rule
+    places = np.arange(segments.shape[1])
+    starts = np.maximum.accumulate(np.where(step == 1, places, 0), axis=1)
+    is_wrong = np.where(is_padding, 0, places - starts) != positions
+    yield "inputs_position", is_wrong, "positions count from 0 in every segment"
+
+
 def together(batches: Sequence[BatchStatistics]) -> BatchStatistics:
     """Combines the statistics of several batches."""
     return BatchStatistics(*map(np.concatenate, zip(*batches, strict=True)))
 
 
+def segments_of(batch: Batch, example: int) -> Iterator[np.ndarray]:
+    """Yields the tokens of each segment of an example, including its last target."""
+    segments = batch["inputs_segmentation"][example]
+    for segment in range(1, int(segments.max(initial=0)) + 1):
+        at = np.flatnonzero(segments == segment)
+        yield np.append(batch["inputs"][example, at], batch["targets"][example, at[-1:]])
+
+
 def decode_example(batch: Batch, example: int, log_rtt: bool = False) -> list[DecodedSegment]:
-    """Decodes the segments of an example; ProbelineError if that fails."""
-    decoded = []
-    for segment, tokens in enumerate(example_faults.segments_of(batch, example), 1):
-        measurements, fault = example_faults.decoded(tokens, log_rtt)
-        if fault:
-            at = int((batch["inputs_segmentation"][example] == segment).argmax())
+    """Decodes the segments of an example, each of one probe; ProbelineError if that fails."""
+    decoded, at = [], 0
+    for segment, tokens in enumerate(segments_of(batch, example), 1):
+        try:
+            measurements = decode(tokens, log_rtt)
+            if len({m.src_addr for m in measurements if m.src_addr is not None}) > 1:
+                raise ValueError("it has several probes")
+        except ValueError as error:
             raise ProbelineError(
                 f"example {example} position {at}: segment {segment}, which begins there, does not "
-                f"decode: {fault}"
-            )
+                f"decode: {error}"
+            ) from error
         place = f"example {example}, segment {segment} of {len(tokens)} tokens"
         decoded.append(DecodedSegment(place, measurements))
+        at += len(tokens) - 1
     return decoded
 
 

@@ -12,8 +12,13 @@ from typing import Any
 import numpy as np
 
 from training.statistics import collector
-from training.statistics.collector import BatchStatistics, DecodedSegment, distribution, mode_counts
-from training.tokens.example_faults import Batch
+from training.statistics.collector import (
+    Batch,
+    BatchStatistics,
+    DecodedSegment,
+    distribution,
+    mode_counts,
+)
 from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE, measurement_text, parse
 
 _MAX_DECODED = 32  # examples per batch, unless all are decoded

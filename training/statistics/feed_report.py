@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors, program
+from beam_pipeline.errors import ProbelineError, explained_os_errors, program
 from beam_pipeline.report.plots import prepare_folder, write_results
 from beam_pipeline.report.tables import percent
+from training.statistics.collector import Batch
 from training.statistics.feed import Feed
 from training.tokens.draws import MODE_NAMES
-from training.tokens.example_faults import Batch
 
 
 class FeedReport:
@@ -30,8 +30,6 @@ class FeedReport:
         log: Callable[[str], None] | None = None,
         log_rtt: bool = False,
     ):
-        if num_steps < 1:
-            raise UsageError(f"num_steps is {num_steps}: it must be 1 or more")
         self._folder = prepare_folder(folder, "grain_visualization_dir") if folder else None
         self._host_index = host_index
         self._num_steps = num_steps

@@ -64,9 +64,9 @@ def test_a_stream_is_splitmix64():
     ]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 10, 64, 1000, 4099])
+@pytest.mark.parametrize("limit", [3, 64, 4099])
 def test_next_below_is_uniform(limit):
-    values = np.array(drawn(next_below, key_of(1, limit), 200_000, limit))
+    values = np.array(drawn(next_below, key_of(1, limit), 90_000, limit))
     assert values.min() >= 0
     assert values.max() < limit
     assert_even(np.bincount(values, minlength=limit))
@@ -96,12 +96,6 @@ def test_key_of_is_combine_inside_kernels(values):
     assert key_of(*values).dtype == np.uint64
     as_signed = np.array(wrapped, np.uint64).view(np.int64)
     assert key_in_kernel(as_signed) == expected
-
-
-def test_keys_depend_on_every_value_and_on_their_order():
-    found = {int(key_of(a, b, c)) for a in range(20) for b in range(20) for c in range(20)}
-    assert len(found) == 8000
-    assert len({int(key_of(*[0] * length)) for length in range(1, 9)}) == 8
 
 
 @pytest.mark.parametrize("changed", [0, 1])

@@ -32,11 +32,11 @@ from training.statistics.analysis import (
     measure,
     size_classes,
 )
-from training.statistics.collector import repeats_of
+from training.statistics.collector import BATCH_KEYS, repeats_of, segments_of
 from training.statistics.summary import summarise
 from training.tokens.draws import MODE_NAMES
-from training.tokens.example_faults import BATCH_KEYS, decoded, segments_of
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse
+from training.tokens.tokenizer import decode
 
 BRIEF = ("--max_rows=40", "--num_batches=4")
 
@@ -139,7 +139,7 @@ def test_repeats_equal_those_of_decoded_measurements(dataset_with_repeats: Path)
     assert len({context.has_repeats for context in contexts}) == 2
     for example, share in enumerate(found.tolist()):
         (tokens,) = segments_of(batch, example)
-        whole = [m for m in decoded(tokens)[0] if m.dst_addr is not None and m.rtt_ms is not None]
+        whole = [m for m in decode(tokens) if m.dst_addr is not None and m.rtt_ms is not None]
         assert share == pytest.approx(1 - len({m.dst_addr for m in whole}) / len(whole))
 
 
