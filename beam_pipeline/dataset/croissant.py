@@ -163,36 +163,25 @@ def _node(kind: str, name: str, description: str, **more: Any) -> Node:
     return {"@type": kind, "@id": name, "name": name, "description": description, **more}
 
 
+def _file(
+    path: str, description: str, media_type: str, sha256: str, num_bytes: int | None = None
+) -> Node:
+    size = {} if num_bytes is None else {"contentSize": f"{num_bytes} B"}
+    node = _node("cr:FileObject", path, description, contentUrl=path, **size)
+    return {**node, "encodingFormat": media_type, "sha256": sha256}
+
+
 def _distribution(manifest: Manifest, data: bytes) -> Iterator[Node]:
     """Yields the files: manifest, row indexes, shards, dead letters."""
-    yield _node(
-        "cr:FileObject",
-        MANIFEST_NAME,
-        "Options, counts, and the checksums of every file.",
-        contentUrl=MANIFEST_NAME,
-        contentSize=f"{len(data)} B",
-        encodingFormat="application/json",
-        sha256=hashlib.sha256(data).hexdigest(),
-    )
+    digest = hashlib.sha256(data).hexdigest()
+    what = "Options, counts, and the checksums of every file."
+    yield _file(MANIFEST_NAME, what, "application/json", digest, len(data))
     for name, split in splits_of(manifest).items():
-        yield _node(
-            "cr:FileObject",
-            path := f"{name}/{INDEX_NAME}",
-            f"The row index of {name}: one line per row.",
-            contentUrl=path,
-            encodingFormat=_PARQUET,
-            sha256=split.index_sha256,
-        )
-    if manifest.names:
-        yield _node(
-            "cr:FileObject",
-            NAMES_NAME,
-            "The name of each end that has one, and its address.",
-            contentUrl=NAMES_NAME,
-            contentSize=f"{manifest.names.num_bytes} B",
-            encodingFormat=_PARQUET,
-            sha256=manifest.names.sha256,
-        )
+        what = f"The row index of {name}: one line per row."
+        yield _file(f"{name}/{INDEX_NAME}", what, _PARQUET, split.index_sha256)
+    if names := manifest.names:
+        what = "The name of each end that has one, and its address."
+        yield _file(NAMES_NAME, what, _PARQUET, names.sha256, names.num_bytes)
     yield _node(
         "cr:FileSet",
         "shards",

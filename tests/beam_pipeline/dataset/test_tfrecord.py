@@ -259,9 +259,6 @@ def test_manifest_without_format_options(
     assert len(ProbeRowDataSource(str(copy.folder))) > 0
 
 
-# --- rows as tf.train.Example ---------------------------------------------------------------------
-
-
 # --- the Example --------------------------------------------------------------------------------
 
 
@@ -360,15 +357,11 @@ def test_invalid_example(name: str) -> None:
     assert complaint in str(refusal.value)
 
 
-def test_truncated_example() -> None:
+def test_damaged_examples_raise_only_value_errors() -> None:
     record = encode_example(ROW)
     for length in range(1, len(record)):
         with pytest.raises(ValueError):
             decode_record(record[:length])
-
-
-def test_damaged_examples_raise_only_value_errors() -> None:
-    record = encode_example(ROW)
     num_refused = 0
     for at, value in itertools.product(range(len(record)), (0, 1, 0x0A, 0x7F, 0x80, 0xFF)):
         damaged = record[:at] + bytes([value]) + record[at + 1 :]
@@ -382,10 +375,6 @@ def test_damaged_examples_raise_only_value_errors() -> None:
 
 
 # --- rows as Examples ---------------------------------------------------------------------------
-
-
-def make_example(run: np.ndarray, key: RowKey, encoding: Any) -> bytes:
-    return encode_row(run, key, encoding, "tf_example")
 
 
 @both_encodings
@@ -423,7 +412,7 @@ def test_fit_is_exact_for_examples(
     run["event_time"] %= 2**31  # or compact rows would end by their span
     run.sort(order=list(run.dtype.names or ()))
     key = RowKey("192.0.2.1", row_index)
-    sizes = [len(make_example(run[: n + 1], key, encoding)) for n in range(len(run))]
+    sizes = [len(encode_row(run[: n + 1], key, encoding, "tf_example")) for n in range(len(run))]
     limit = int(sizes[0] + share * (sizes[-1] - sizes[0]))
     count, is_full = fit(run, key, RowFormat(encoding, limit, "tf_example"))
     assert sizes[count - 1] <= limit
