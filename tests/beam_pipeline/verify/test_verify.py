@@ -163,29 +163,6 @@ def ends_of_rows_exchanged(copy: DamagedDataset) -> Where:
     return copy.replace(second, edit(second, put(0, head)))
 
 
-BETWEEN: dict[Any, str] = {
-    in_the_wrong_split: "placement",
-    in_both_splits: "placement",
-    in_the_wrong_shard: "placement",
-    out_of_order: "placement",
-    row_twice: "probe_rows",
-    row_missing: "probe_rows",
-    first_row_missing: "probe_rows",
-    rows_exchanged: "probe_rows",
-    ends_of_rows_exchanged: "probe_rows",
-}
-
-
-@pytest.mark.parametrize("damage", BETWEEN, ids=lambda damage: damage.__name__)
-def test_faults_between_records(
-    damage: Callable[[DamagedDataset], Where], copy: DamagedDataset, capsys
-) -> None:
-    where = damage(copy)
-    found = found_by(capsys, copy.folder)
-    assert set(found) == {BETWEEN[damage]}
-    assert where in found[BETWEEN[damage]]
-
-
 OPTIONS = DatasetOptions("compact", 8, 0.9, 0, 1000, 0, "")
 
 
@@ -275,11 +252,18 @@ COLUMN_EDITS = {
 
 @pytest.mark.parametrize("name", COLUMN_EDITS)
 def test_wrong_row_column(name: str, copy: DamagedDataset, capsys) -> None:
-    check, change = COLUMN_EDITS[name]
+    check_edited_row(copy, capsys, *COLUMN_EDITS[name])
+
+
+def check_edited_row(
+    copy: DamagedDataset, capsys, checks: str, change: Callable[[Any], dict[str, Any]]
+) -> None:
     record = copy.single()
-    where = copy.replace(record, edit(record, **change(decode_record(record))))
+    edited = edit(record, **change(decode_record(record)))
+    where = copy.replace(record, edited, index=checks != "records")
     found = found_by(capsys, copy.folder)
-    assert set(found) == {check} and set(found[check]) == {where}
+    assert set(found) == set(checks.split())
+    assert all(set(places) == {where} for places in found.values())
 
 
 def exchange(lists: dict[str, list], at: int) -> None:
@@ -404,13 +388,7 @@ COMPACT_EDITS = {
 
 @pytest.mark.parametrize("name", COMPACT_EDITS)
 def test_wrong_compact_row(name: str, compact_copy: DamagedDataset, capsys) -> None:
-    checks, change = COMPACT_EDITS[name]
-    record = compact_copy.single()
-    edited = edit(record, **change(decode_record(record)))
-    where = compact_copy.replace(record, edited, index=name != "cut")
-    found = found_by(capsys, compact_copy.folder)
-    assert set(found) == set(checks.split())
-    assert all(set(places) == {where} for places in found.values())
+    check_edited_row(compact_copy, capsys, *COMPACT_EDITS[name])
 
 
 # --- files and manifest ---------------------------------------------------------------------------
@@ -536,7 +514,16 @@ def measurements_in_another_shard(copy: DamagedDataset) -> Where:
     return copy.shards[2], None
 
 
-OF_FILES: dict[Any, set[str]] = {
+DAMAGES: dict[Any, set[str]] = {
+    in_the_wrong_split: {"placement"},
+    in_both_splits: {"placement"},
+    in_the_wrong_shard: {"placement"},
+    out_of_order: {"placement"},
+    row_twice: {"probe_rows"},
+    row_missing: {"probe_rows"},
+    first_row_missing: {"probe_rows"},
+    rows_exchanged: {"probe_rows"},
+    ends_of_rows_exchanged: {"probe_rows"},
     truncated: {"files", "records"},
     missing: {"files"},
     extra: {"files"},
@@ -578,11 +565,11 @@ def test_wrong_number_in_the_manifest(
     assert all(("manifest.json", None) in places for places in found.values())
 
 
-@pytest.mark.parametrize("damage", OF_FILES, ids=lambda damage: damage.__name__)
-def test_faults_of_files_and_manifest(
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_one_damage_fails_only_its_checks(
     damage: Callable[[DamagedDataset], Where], copy: DamagedDataset, capsys
 ) -> None:
     where = damage(copy)
     found = found_by(capsys, copy.folder)
-    assert set(found) == OF_FILES[damage]
+    assert set(found) == DAMAGES[damage]
     assert all(where in places for places in found.values())
