@@ -64,6 +64,7 @@ from beam_pipeline.overlap.results import match_files
 from beam_pipeline.overlap.results.details import Evaluation
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
+from beam_pipeline.report.tables import bytes_text
 from beam_pipeline.storage.files import COPY_BYTES, atomic_write, exists, locked
 from beam_pipeline.storage.local_copy import machine_folder, on_this_machine
 
@@ -249,8 +250,8 @@ def choose_index_shards(num_places: int, memory_bytes: int) -> int:
     if num_index_shards > 1:
         cost = (
             f"{num_places:,} n-grams of the evaluation sets need "
-            f"{num_places * BYTES_PER_PLACE / 2**20:,.1f} MiB, and the index may take "
-            f"{memory_bytes / 2**20:,.1f} MiB on a worker: the training data is read "
+            f"{bytes_text(num_places * BYTES_PER_PLACE)}, and the index may take "
+            f"{bytes_text(memory_bytes)} on a worker: the training data is read "
             f"{num_index_shards} times"
         )
         if num_index_shards > MAX_PASSES:
