@@ -4,8 +4,8 @@
   python -m training.analyze_padding rows/test --output=figures --max_rows=1000
 
 Prints tables of padding, timestamp modes, contexts per row, window spans, and tokens and bytes per
-measurement; checks modes and padding. --output adds figures (matplotlib) and figures.json. It
-measures a sample, so it takes seconds for a dataset of any size.
+measurement; checks contexts per row, modes and padding. --output adds figures (matplotlib) and
+figures.json. It measures a sample, so it takes seconds for a dataset of any size.
 
 Exit code 0: every applicable check passes. 1: one fails. 2: the analysis cannot be run, such as
 with a damaged row.
@@ -60,7 +60,7 @@ def _run(argv: Sequence[str]) -> int:
     with progress_bar("measure", extent.max_rows + extent.num_batches) as advance:
         statistics = measure(args.dataset, extent, advance)
     summary = summarise(statistics)
-    checks = run_checks(summary)
+    checks = run_checks(statistics, summary)
     console = new_console()
     say(console, sample_text(statistics))
     for table in tables(summary):

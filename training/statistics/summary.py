@@ -241,10 +241,20 @@ class Check(NamedTuple):
     result: Result
 
 
-def run_checks(summary: Summary) -> list[Check]:
-    """Compares timestamp modes and padding with the rates of the sampler."""
+def run_checks(statistics: Statistics, summary: Summary) -> list[Check]:
+    """Compares contexts per row, timestamp modes and padding with those of the sampler."""
     modes = (_mode_check(rows, summary["modes"]) for rows in ("large", "small"))
-    return [*modes, *_padding_checks(summary)]
+    return [_contexts_check(statistics), *modes, *_padding_checks(summary)]
+
+
+def _contexts_check(statistics: Statistics) -> Check:
+    large = statistics.sampled[statistics.sampled["size"] != SMALL]
+    if not len(large):
+        return Check("num_contexts", "there are no large rows", "not applicable")
+    k = large["num_contexts"]
+    is_right = k == expected_contexts(large["num_measurements"])
+    measured = f"K {k.min()} to {k.max()}, right in {is_right.sum():,} of {len(large):,} large rows"
+    return Check("num_contexts", measured, "pass" if is_right.all() else "FAIL")
 
 
 def _mode_check(rows: str, lines: Sequence[Line]) -> Check:

@@ -149,7 +149,7 @@ def test_small_rows_alone(small_dataset: Path, tmp_path: Path) -> None:
     assert code == 0
     found = results(figures)
     absent = {name for name, result in found.items() if result == "not applicable"}
-    assert absent == {"modes_large", "context_padding"}
+    assert absent == {"num_contexts", "modes_large", "context_padding"}
     assert found["modes_small"] == found["batch_padding"] == "pass"
     padding = {(x["of"], x["group"]): x for x in figures["figures"]["padding"]}
     assert padding["batches of build_dataset", "all"]["mean"] == 0
@@ -291,6 +291,7 @@ def test_damaged_record(
         ("MAX_CONTEXT_PADDING", 0.0, "context_padding"),
         ("MAX_BATCH_PADDING", 0.0, "batch_padding"),
         ("MODE_SHARES", (0.6, 0.1, 0.3), "modes_large"),
+        ("MAX_CONTEXTS", 2, "num_contexts"),
     ],
 )
 def test_failed_check(
