@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from benchmarks import markdown as md
 from benchmarks import runner
-from benchmarks.random_probes import write_measurements
 from benchmarks.results import Median, Results, Run, medians
 from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found
 
@@ -96,21 +95,26 @@ def _case(bench: Bench, name: str, size: int) -> dict[str, str | int]:
 
 
 def generated(bench: Bench, size: int) -> Path:
-    """Returns a folder of `size` measurements, simulated or of random probes."""
+    """Returns a folder of `size` simulated measurements."""
     num_probes, seed = bench.args.num_probes, bench.args.seed
-    if bench.args.measurements_per_probe:
-        num_probes = size // bench.args.measurements_per_probe
-        folder = bench.args.data_dir / f"random-{size}-{num_probes}-{seed}"
-        if not folder.exists():
-            with runner.appears_whole(folder) as being_made:
-                write_measurements(being_made, size, num_probes, seed)
-        return folder
     folder = bench.args.data_dir / f"measurements-{size}-{num_probes}-{seed}"
     return runner.generated(folder, num_measurements=size, num_probes=num_probes, seed=seed)
 
 
+def _of_random_probes(bench: Bench, size: int) -> Path:
+    from benchmarks.random_probes import write_measurements
+
+    num_probes, seed = size // bench.args.measurements_per_probe, bench.args.seed
+    folder = bench.args.data_dir / f"random-{size}-{num_probes}-{seed}"
+    if not folder.exists():
+        with runner.appears_whole(folder) as being_made:
+            write_measurements(being_made, size, num_probes, seed)
+    return folder
+
+
 def _measured(bench: Bench, name: str, size: int, number: int) -> Run:
-    data = generated(bench, size)
+    find = _of_random_probes if bench.args.measurements_per_probe else generated
+    data = find(bench, size)
 
     def check(folder: Path, printed: str) -> Found:
         try:
