@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.addresses import format_any
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
+from beam_pipeline.probe_rows.bucket import MAX_BUCKETS, Bucket, LargeHistory, num_buckets
 from beam_pipeline.probe_rows.chunks import (
     LARGE_RUN_RECORDS,
     NUM_COLUMNS,
@@ -32,6 +32,16 @@ from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload,
 from tests.support.buckets import MEASUREMENTS, Measurement, Record, reference, some_units, store
 from tests.support.helpers import MAPPED_IPV4, quick_and_slow, records_as_tuples
 from tests.support.properties import num_examples
+
+
+def test_buckets_and_their_size_grow_with_the_input() -> None:
+    sizes = np.geomspace(1, 1e12, 400).astype(np.int64).tolist()
+    numbers = [num_buckets(size) for size in sizes]
+    assert numbers[0] == 1 and numbers[-1] == MAX_BUCKETS and numbers == sorted(numbers)
+    assert all(size / number <= 500_000 for size, number in zip(sizes, numbers) if size <= 10**8)
+    large = [size / number for size, number in zip(sizes, numbers) if size >= 10**8]
+    assert all(a <= 1.01 * b for a, b in pairwise(large))  # fewer chunks than the square
+    assert num_buckets(35 * 10**9) > 0.99 * MAX_BUCKETS
 
 
 class SpyingReader(ClaimReader):
