@@ -16,7 +16,7 @@ import pyarrow as pa
 from beam_pipeline.dataset.arrow_record import RECORD_SCHEMA
 from beam_pipeline.dataset.data_card import (
     KEYWORDS,
-    SplitTotals,
+    Totals,
     about,
     address_note,
     input_text,
@@ -110,13 +110,13 @@ _MEASUREMENTS = (
 
 
 def write_croissant(
-    folder: str, manifest: Manifest, totals: Mapping[str, SplitTotals], data: bytes, write: Write
+    folder: str, manifest: Manifest, totals: Mapping[str, Totals], data: bytes, write: Write
 ) -> None:
     """Writes croissant.json; `data` is the manifest's bytes."""
     write(f"{folder}/{CROISSANT_NAME}", croissant(manifest, totals, data))
 
 
-def croissant(manifest: Manifest, totals: Mapping[str, SplitTotals], data: bytes) -> bytes:
+def croissant(manifest: Manifest, totals: Mapping[str, Totals], data: bytes) -> bytes:
     """Returns JSON-LD from the manifest and its bytes; without `totals`, without the time frame."""
     node = {
         "@context": _CONTEXT,
@@ -142,7 +142,7 @@ def _dates(manifest: Manifest) -> Node:
     return {"dateCreated": first, "dateModified": last, "datePublished": last}
 
 
-def _responsible_ai(manifest: Manifest, totals: Mapping[str, SplitTotals]) -> Node:
+def _responsible_ai(manifest: Manifest, totals: Mapping[str, Totals]) -> Node:
     times = [t for total in totals.values() for t in (total.first_us, total.last_us)]
     ends = [t for t in times if t is not None]
     span = [str(np.datetime64(t, "us")) + "Z" for t in (min(ends), max(ends))] if ends else []

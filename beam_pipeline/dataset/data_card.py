@@ -1,64 +1,178 @@
-"""The data card of a dataset, README.md in its folder, and the facts shared with croissant.json.
+"""The data card of a dataset, README.md in its folder, and the facts in it.
 
-All facts follow from the manifest and the row indexes, without a date or machine name. Users may
-edit the card; a README.md that does not begin with one of CARD_HEADS is never overwritten. The card
-starts with the metadata of a Hugging Face dataset card (huggingface.co/docs/hub/datasets-cards).
+croissant.json and `inspect` have the same facts. All follow from the manifest and the row indexes,
+without a date or machine name. Users may edit the card; a README.md that does not begin with one of
+CARD_HEADS is never overwritten. The card starts with the metadata of a Hugging Face dataset card
+(huggingface.co/docs/hub/datasets-cards).
 """
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS, Counts, Manifest, Split, Write
+from beam_pipeline.dataset.manifest import (
+    INDEX_NAME,
+    SPLITS,
+    Counts,
+    Generation,
+    Manifest,
+    Split,
+    Write,
+)
 from beam_pipeline.dataset.row_index import index_batches
 from beam_pipeline.storage.files import begins_with, exists, write_durably
 
-FACT_COLUMNS = (
+FORMATS = {"arrayrecord": "ArrayRecord", "tfrecord": "TFRecord"}
+KEYWORDS = ("ping", "round-trip time", "latency", "network measurement", "time series")
+_Cell = int | str | None  # None is unknown
+Facts = dict[str, _Cell]  # by label, in the order of a table
+
+# --- totals of row indexes ------------------------------------------------------------------------
+
+TOTALS_COLUMNS = (
     *("row_index", "n_measurements", "num_bytes", "num_ipv6", "num_failed"),
     *("first_timestamp", "last_timestamp"),
 )
-FORMATS = {"arrayrecord": "ArrayRecord", "tfrecord": "TFRecord"}
-KEYWORDS = ("ping", "round-trip time", "latency", "network measurement", "time series")
+_SUMS = ("num_rows", "num_measurements", "num_ipv6", "num_failed", "num_continued")
+_AGGREGATES = {
+    **dict.fromkeys(_SUMS, "sum"),
+    "max_measurements": "max",
+    "max_bytes": "max",
+    "first_us": "min",
+    "last_us": "max",
+}
 
 
-class SplitTotals(NamedTuple):
-    """Totals of the row index of a split; times are µs since 1970 UTC."""
+class Totals(NamedTuple):
+    """Totals of rows; times are µs since 1970 UTC, None without rows."""
 
+    num_rows: int = 0
+    num_measurements: int = 0
     num_ipv6: int = 0
     num_failed: int = 0
+    num_continued: int = 0  # probes with several rows
     max_measurements: int = 0
     max_bytes: int = 0
-    probes_with_several_rows: int = 0
     first_us: int | None = None
     last_us: int | None = None
 
-
-def totals_of(batches: Iterable[pa.RecordBatch]) -> SplitTotals:
-    """Returns the totals of a row index, given its FACT_COLUMNS."""
-    by_batch = [_batch_totals(batch) for batch in batches if batch.num_rows]
-    functions = (sum, sum, max, max, sum, min, max)
-    columns = zip(*by_batch, strict=True)
-    return SplitTotals(*(add(column) for add, column in zip(functions, columns, strict=False)))
+    @classmethod
+    def of(cls, lines: pa.Table) -> "Totals":
+        """Returns the totals of lines from `row_totals` or `added`."""
+        (line,) = added(lines).to_pylist()
+        return cls(**{name: value for name, value in line.items() if value is not None})
 
 
-def _batch_totals(batch: pa.RecordBatch) -> tuple[int, ...]:
-    row_index, n_measurements, num_bytes, num_ipv6, num_failed, first, last = (
-        batch.column(name).cast(pa.int64()).to_numpy() for name in FACT_COLUMNS
+def row_totals(lines: pa.Table) -> pa.Table:
+    """Returns the totals of each row, given the TOTALS_COLUMNS of its line in the row index."""
+    return pa.table(
+        {
+            "num_rows": np.ones(len(lines), np.int64),
+            "num_measurements": lines["n_measurements"],
+            "num_ipv6": lines["num_ipv6"],
+            "num_failed": lines["num_failed"],
+            "num_continued": pc.equal(lines["row_index"], 1).cast(pa.int64()),
+            "max_measurements": lines["n_measurements"],
+            "max_bytes": lines["num_bytes"],
+            "first_us": lines["first_timestamp"].cast(pa.int64()),
+            "last_us": lines["last_timestamp"].cast(pa.int64()),
+        }
     )
-    several = (row_index == 1).sum()
-    ends = (n_measurements.max(), num_bytes.max(), several, first.min(), last.max())
-    return tuple(map(int, (num_ipv6.sum(), num_failed.sum(), *ends)))
 
 
-def read_totals(indexes: str) -> dict[str, SplitTotals]:
+def added(lines: pa.Table, by: Sequence[str] = ()) -> pa.Table:
+    """Adds up lines of totals: all, or those with equal values in the columns `by`."""
+    grouped = lines.group_by(list(by), use_threads=False).aggregate(list(_AGGREGATES.items()))
+    return grouped.rename_columns([*by, *_AGGREGATES])
+
+
+def read_totals(indexes: str) -> dict[str, Totals]:
     """Returns the totals of each split from a folder with the row indexes."""
-    return {split: totals_of(index_batches(indexes, split, FACT_COLUMNS)) for split in SPLITS}
+    totals = {}
+    for split in SPLITS:
+        batches = index_batches(indexes, split, TOTALS_COLUMNS)
+        parts = [added(row_totals(pa.Table.from_batches([batch]))) for batch in batches]
+        totals[split] = Totals.of(pa.concat_tables(parts)) if parts else Totals()
+    return totals
+
+
+# --- facts ----------------------------------------------------------------------------------------
+
+
+def facts(splits: Sequence[Split], totals: Totals | None = None) -> Facts:
+    """Returns the facts of one or both splits; those that need `totals` are None without."""
+
+    def share(count: int) -> str | None:
+        return f"{100 * count / measurements:.2f} %" if measurements else None
+
+    measurements = sum(split.num_measurements for split in splits)
+    known = totals or Totals()
+    return {
+        "probes": sum(split.num_probes for split in splits),
+        "of these with several rows": totals and known.num_continued,
+        "rows": sum(split.num_records for split in splits),
+        "measurements": measurements,
+        "bytes": sum(split.num_bytes for split in splits),
+        "shards": sum(len(split.shards) for split in splits),
+        "first measurement, UTC": _time(known.first_us),
+        "last measurement, UTC": _time(known.last_us),
+        "failed pings": totals and share(known.num_failed),
+        "IPv6 destinations": totals and share(known.num_ipv6),
+        "measurements of the largest row": totals and known.max_measurements,
+        "bytes of the largest row": totals and known.max_bytes,
+    }
+
+
+def _time(time_us: int | None) -> str | None:
+    if time_us is None:
+        return None
+    return str(np.datetime_as_string(np.datetime64(time_us, "us"), "s")).replace("T", " ")
+
+
+GENERATION_COLUMNS = (
+    *("generation", "files", "measurements", "dead letters", "new probes", "rows"),
+    *("first measurement, UTC", "last measurement, UTC"),
+)
+
+
+def generation_rows(manifest: Manifest) -> Iterator[tuple[_Cell, ...]]:
+    """Yields the contribution of each generation, under GENERATION_COLUMNS."""
+    probes = records = 0
+    for number, each in enumerate(manifest.generations, 1):
+        counts = each.counts
+        yield (
+            f"{number}: {each.started[:16].replace('T', ' ') or '–'}",
+            counts.input_files,
+            counts.measurements,
+            counts.num_dead_letters,
+            each.num_probes - probes,
+            f"{each.num_records - records:+,}",
+            _time(each.first_us),
+            _time(each.last_us),
+        )
+        probes, records = each.num_probes, each.num_records
+
+
+def generation_facts(generations: Sequence[Generation]) -> Facts:
+    """Returns the facts of a dataset after the last of its generations so far."""
+    last = generations[-1]
+    times = [t for each in generations for t in (each.first_us, each.last_us) if t is not None]
+    known = {
+        "probes": last.num_probes,
+        "rows": last.num_records,
+        "measurements": sum(each.counts.measurements for each in generations),
+        "first measurement, UTC": _time(min(times, default=None)),
+        "last measurement, UTC": _time(max(times, default=None)),
+    }
+    return {**dict.fromkeys(facts([])), **known}
 
 
 def splits_of(manifest: Manifest) -> dict[str, Split]:
@@ -199,7 +313,7 @@ def command_of(options: Any, inputs: Iterable[str] | None = None) -> str:
 def write_card(
     folder: str,
     manifest: Manifest,
-    totals: dict[str, SplitTotals],
+    totals: dict[str, Totals],
     command: str,
     write: Write = write_durably,
 ) -> None:
@@ -209,21 +323,23 @@ def write_card(
         write(path, data_card(manifest, totals, command).encode())
 
 
-def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) -> str:
-    generations = []
+def data_card(manifest: Manifest, totals: dict[str, Totals], command: str) -> str:
+    more = []
+    if letters := manifest.counts.dead_letters:
+        more.append(_table(("dead letters", "rows"), ((f"`{r}`", n) for r, n in letters.items())))
     if len(manifest.generations) > 1:
         table = _table(GENERATION_COLUMNS, generation_rows(manifest))
-        generations = ["It was added to. What each run brought:\n", table]
+        more += ["It was added to. What each run brought:\n", table]
     parts = [
         f"{CARD_HEAD}{_front_matter(manifest)}---\n\n# {title(manifest)}\n",
         about(manifest) + "\n",
-        _table(("", *splits_of(manifest)), _numbers(manifest, totals)),
+        _table(("", *splits_of(manifest)), _facts_table(manifest, totals)),
         "## How it was made\n",
         f"{_fence(command)}sh\n{command}\n{_fence(command)}\n",
         "The same command on the same input, with the versions below, writes the same bytes, "
         "whatever the runner and the number of workers. `DATASET` is where it goes.\n",
-        *_input_text(manifest.counts),
-        *generations,
+        input_text(manifest.counts) + "\n",
+        *more,
         _table(("option", "value"), [(n, f"`{v}`") for n, v in sorted(manifest.options.items())]),
         _table(("library", "version"), sorted(manifest.versions.items())),
         "## Known limits\n",
@@ -241,6 +357,7 @@ def _fence(text: str) -> str:
 
 _SIZE = "size_categories"
 _BOUNDS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+_SIZES = ("n<1K", *(f"{low}<n<{high}" for low, high in pairwise(_BOUNDS)), "n>1T")
 
 
 def _front_matter(manifest: Manifest) -> str:
@@ -258,12 +375,9 @@ def _front_matter(manifest: Manifest) -> str:
 
 
 def _size_line(manifest: Manifest) -> str:
-    """Returns the Hub's size category of the number of rows: n<1K, 1K<n<10K, …, n>1T."""
-    rows = num_rows(manifest)
-    step = min(max(len(str(rows)) - 3, 0), len(_BOUNDS))
-    low, high = ("", *_BOUNDS)[step], (*_BOUNDS, "")[step]
-    category = f"{low}<n<{high}" if low and high else f"n<{high}" if high else f"n>{low}"
-    return f'{_SIZE}: ["{category}"]'
+    """Returns the Hub's size category of the number of rows."""
+    num_digits = len(str(num_rows(manifest)))
+    return f'{_SIZE}: ["{_SIZES[min(max(num_digits - 3, 0), len(_BOUNDS))]}"]'
 
 
 _READING = """\
@@ -283,86 +397,27 @@ probeline verify DATASET                        # that every promise is kept
 """
 
 
-# The numbers of each split: label, whether the manifest has it, text.
-_NUMBERS: tuple[tuple[str, bool, Callable[[Split, SplitTotals], str]], ...] = (
-    ("probes", True, lambda split, _: f"{split.num_probes:,}"),
-    ("of these with several rows", False, lambda _, t: f"{t.probes_with_several_rows:,}"),
-    ("rows", True, lambda split, _: f"{split.num_records:,}"),
-    ("measurements", True, lambda split, _: f"{split.num_measurements:,}"),
-    ("bytes", True, lambda split, _: f"{split.num_bytes:,}"),
-    ("shards", True, lambda split, _: f"{len(split.shards):,}"),
-    ("first measurement, UTC", False, lambda _, t: _time(t.first_us)),
-    ("last measurement, UTC", False, lambda _, t: _time(t.last_us)),
-    ("failed pings", False, lambda split, t: _share(t.num_failed, split)),
-    ("IPv6 destinations", False, lambda split, t: _share(t.num_ipv6, split)),
-    ("measurements of the largest row", False, lambda _, t: f"{t.max_measurements:,}"),
-    ("bytes of the largest row", False, lambda _, t: f"{t.max_bytes:,}"),
-)
-
-
-def _numbers(
-    manifest: Manifest, totals: Mapping[str, SplitTotals], of_manifest: bool = False
-) -> Iterator[tuple[str, ...]]:
-    """Yields the lines of the table of numbers, or only those found in the manifest."""
-    splits = splits_of(manifest).items()
-    for name, is_of_manifest, text in _NUMBERS:
-        if is_of_manifest or not of_manifest:
-            yield name, *(text(split, totals.get(each, SplitTotals())) for each, split in splits)
+def _facts_table(manifest: Manifest, totals: Mapping[str, Totals]) -> Iterator[list[_Cell]]:
+    """Yields a line for each fact, with a column for each split; without `totals`, fewer."""
+    columns = [facts([split], totals.get(name)) for name, split in splits_of(manifest).items()]
+    for label in columns[0]:
+        values = [column[label] for column in columns]
+        if totals or None not in values:
+            yield [label, *values]
 
 
 def claims(manifest: Manifest) -> dict[str, str]:
     """Returns the card's lines that repeat the manifest, by their beginnings."""
-    rows = _numbers(manifest, {}, of_manifest=True)
-    return {f"{_SIZE}:": _size_line(manifest)} | {f"| {row[0]} |": _line(row) for row in rows}
+    lines = {f"| {row[0]} |": _line(row) for row in _facts_table(manifest, {})}
+    return {f"{_SIZE}:": _size_line(manifest), **lines}
 
 
-def _share(num_measurements: int, split: Split) -> str:
-    whole = split.num_measurements
-    return f"{100 * num_measurements / whole:.2f} %" if whole else "–"
-
-
-def _time(time_us: int | None) -> str:
-    if time_us is None:
-        return "–"
-    return str(np.datetime_as_string(np.datetime64(time_us, "us"), "s")).replace("T", " ")
-
-
-def _input_text(counts: Counts) -> Iterator[str]:
-    yield input_text(counts) + "\n"
-    if counts.dead_letters:
-        letters = [(f"`{reason}`", f"{count:,}") for reason, count in counts.dead_letters.items()]
-        yield _table(("dead letters", "rows"), letters)
-
-
-GENERATION_COLUMNS = (
-    *("generation", "files", "measurements", "dead letters", "new probes", "rows"),
-    *("first measurement, UTC", "last measurement, UTC"),
-)
-
-
-def generation_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
-    """Yields the contribution of each generation, as text under GENERATION_COLUMNS."""
-    probes = records = 0
-    for number, each in enumerate(manifest.generations, 1):
-        counts = each.counts
-        yield (
-            f"{number}: {each.started[:16].replace('T', ' ') or '–'}",
-            f"{counts.input_files:,}",
-            f"{counts.measurements:,}",
-            f"{counts.num_dead_letters:,}",
-            f"{each.num_probes - probes:,}",
-            f"{each.num_records - records:+,}",
-            _time(each.first_us),
-            _time(each.last_us),
-        )
-        probes, records = each.num_probes, each.num_records
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def _table(head: Iterable[str], rows: Iterable[Iterable[_Cell]]) -> str:
     lines = [list(head), *map(list, rows)]
     lines.insert(1, ["---", *["---:"] * (len(lines[0]) - 1)])
     return "".join(f"{_line(cells)}\n" for cells in lines)
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '\\|') for cell in cells)} |"
+def _line(cells: Iterable[_Cell]) -> str:
+    texts = (f"{cell:,}" if isinstance(cell, int) else cell for cell in cells)
+    return f"| {' | '.join('–' if t is None else t.replace('|', '\\|') for t in texts)} |"

@@ -1,15 +1,12 @@
 """Comparisons of two sides: train against test, a dataset against another or an earlier generation.
 
-Train and test are compared in everything that a trainer assumes to be equal. Only the distance
-decides the verdict. Where a split has few probes, the distance due to chance is shown beside it.
+A side has facts and columns. Columns that both sides have are compared by a distance from 0 to 1,
+which alone decides the verdict. Where few probes make up a side, the distance due to chance is
+shown beside it.
 
-  distributions   Kolmogorov-Smirnov: the largest difference of the cumulative shares, 0 to 1
-  shares          Cohen's h, |2 asin √p − 2 asin √q| / π, 0 to 1: 1 % and 4 % differ, 50 % and
-                  53 % do not
-  destinations    half the sum of the differences of their shares, 0 to 1
-
-Two datasets are compared by their manifests and row indexes; an earlier generation has only its
-counts.
+  values        Kolmogorov-Smirnov: the largest difference of the cumulative shares
+  share         Cohen's h, |2 asin √p − 2 asin √q| / π: 1 % and 4 % differ, 50 % and 53 % do not
+  destinations  half the sum of the differences of their shares
 """
 
 import math
@@ -21,211 +18,124 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, generation_rows
-from beam_pipeline.dataset.manifest import SPLITS, Counts, Generation
+from beam_pipeline.dataset import data_card
+from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, Facts, Totals, facts
+from beam_pipeline.dataset.manifest import SPLITS, Counts
 from beam_pipeline.dataset.row_index import RowIndex
 from beam_pipeline.dataset.rows import Dataset, open_whole
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.figures import Destinations, Distribution, SplitFigures
-from beam_pipeline.inspect.index import Period, probes_of, sum_of
-from beam_pipeline.report.tables import NONE, Table, bytes_text, number_of, percent, time_text
+from beam_pipeline.inspect.figures import Figures, Period, SplitFigures, probes_of
+from beam_pipeline.inspect.sample import HOURS
+from beam_pipeline.report.tables import NONE, Table, percent
 
 Verdict = Literal["alike", "differs", "unlike"]
-# The minimum distance of each verdict: for distributions and destinations, and for shares.
-_DIFFERS, _UNLIKE = 0.1, 0.25
-_SHARE_DIFFERS, _SHARE_UNLIKE = 0.2 / math.pi, 0.5 / math.pi
 # Kolmogorov's 95 %: two samples of n and m differ by less than this times sqrt(1/n + 1/m).
 _CHANCE = 1.36
 _MAX_DESTINATIONS = 50  # compared individually; all others count as one
 
 
-class Side(NamedTuple):
-    """The totals of one side: a split, a dataset, or an earlier generation of it.
+class Column(NamedTuple):
+    """A statistic of one side."""
 
-    None is unknown; `period` is also None without measurements. A split has neither counts of the
-    input nor options of its own. `probes` has a line per probe: src_id, split, n_measurements.
+    kind: Literal["values", "share", "destinations"]
+    text: str
+    values: np.ndarray  # [n]; a share alone; the weights of all destinations of both sides
+    weights: np.ndarray = np.zeros(0)  # of values [n]
+    num_probes: float = math.inf  # of equal weight, for the distance due to chance
+
+
+class Side(NamedTuple):
+    """A split, a dataset, or an earlier generation of it.
+
+    `probes` has a line per probe: src_id, split, num_measurements. Splits have no options, and
+    generations no probes; `later` are the rows of the generations since.
     """
 
     name: str
-    num_probes: int
-    num_rows: int
-    num_measurements: int
-    period: Period | None
-    num_bytes: int | None = None
-    num_shards: int | None = None
-    counts: Counts | None = None
+    facts: Facts
+    columns: Mapping[str, Column] = {}
     options: Mapping[str, Any] = {}
     probes: pa.Table | None = None
-
-    @classmethod
-    def of_splits(cls, name: str, dataset: Dataset, probes: Mapping[str, pa.Table]) -> "Side":
-        """Returns the side of one or both splits, given the `probes_of` each."""
-        splits = [dataset.manifest.splits[split] for split in probes]
-        together = pa.concat_tables(
-            own.append_column("split", pa.repeat(split, len(own))) for split, own in probes.items()
-        )
-        return cls(
-            *(name, len(together), sum_of(together["num_rows"])),
-            num_measurements=sum_of(together["n_measurements"]),
-            period=Period.spanning(together["first_us"].to_numpy(), together["last_us"].to_numpy()),
-            num_bytes=sum(split.num_bytes for split in splits),
-            num_shards=sum(len(split.shards) for split in splits),
-            probes=together.select(["src_id", "split", "n_measurements"]),
-        )
-
-    @classmethod
-    def of_dataset(cls, dataset: Dataset) -> "Side":
-        manifest = dataset.manifest
-        probes = {split: probes_of(RowIndex.of(dataset.index(split))) for split in SPLITS}
-        read_with = manifest.generations[-1].options if manifest.generations else {}
-        return cls.of_splits(dataset.path, dataset, probes)._replace(
-            counts=manifest.counts,
-            options={**manifest.options, **read_with, **_versions(manifest.versions)},
-        )
-
-    @classmethod
-    def of_generations(cls, generations: Sequence[Generation]) -> "Side":
-        """Returns the side after the last of some generations."""
-        last, counts = generations[-1], reduce(Counts.plus, (each.counts for each in generations))
-        name = f"generation {len(generations)}"
-        return cls(
-            *(name, last.num_probes, last.num_records, counts.measurements),
-            period=Period.of_all(map(period_of, generations)),
-            counts=counts,
-            options={**last.options, **_versions(last.versions)},
-        )
-
-    @property
-    def totals(self) -> dict[str, Any]:
-        """The totals in the order of a table; None is unknown."""
-        period, counts = self.period, self.counts
-        totals = {
-            "probes": self.num_probes,
-            "rows": self.num_rows,
-            "measurements": self.num_measurements,
-            "bytes": None if self.num_bytes is None else bytes_text(self.num_bytes),
-            "shards": self.num_shards,
-            "first measurement, UTC": period and time_text(period.begin_us),
-            "last measurement, UTC": period and time_text(period.end_us),
-        }
-        if counts:
-            totals |= {
-                "input rows read": counts.rows_read,
-                "dead letters": counts.num_dead_letters,
-                "rows not in the sample": counts.rows_left_out,
-                "duplicates dropped": counts.duplicates_dropped,
-            }
-        return totals
-
-
-def side_rows(sides: Sequence[Side]) -> list[list[Any]]:
-    """Returns the rows of a table with one column per side."""
-    totals = [side.totals for side in sides]
-    return [[name, *(one[name] for one in totals)] for name in totals[0]]
-
-
-def period_of(generation: Generation) -> Period | None:
-    first_us, last_us = generation.first_us, generation.last_us
-    return None if first_us is None or last_us is None else Period(first_us, last_us)
-
-
-def _versions(versions: Mapping[str, str]) -> dict[str, str]:
-    return {f"version of {name}": version for name, version in versions.items()}
-
-
-# --- train against test ---------------------------------------------------------------------------
+    later: Sequence[Sequence[Any]] = ()
 
 
 class Comparison(NamedTuple):
+    """A fact or a column of two sides; only columns have a distance and a verdict."""
+
     name: str
-    train: str  # values as text, such as "41.2 ms (10.1–80)"
-    test: str
-    distance: float  # 0 to 1
-    chance: float | None  # 95 % quantile of the distance by chance alone, if known
-    verdict: Verdict
+    one: int | str | None  # such as 1200 or "41.2 ms (10.1–80)"
+    other: int | str | None
+    distance: float | None = None  # 0 to 1
+    chance: float | None = None  # 95 % quantile of the distance by chance alone, if known
+    verdict: Verdict | None = None
 
     @property
-    def sentence(self) -> str:
-        words = {"alike": "are alike", "differs": "differ", "unlike": "are UNLIKE each other"}
-        text = f"In {self.name}, train and test {words[self.verdict]}: "
-        text += f"{self.train} against {self.test} (distance {self.distance:.2f})"
-        if self.verdict != "alike" and self.chance is not None:
-            is_chance = self.distance <= self.chance
-            text += "; so few probes carry them that chance" if is_chance else "; chance"
-            text += f" alone goes up to {self.chance:.2f}"
-        return text + "."
+    def change(self) -> str:
+        if isinstance(self.one, int) and isinstance(self.other, int):
+            return f"{self.other - self.one:+,}"
+        return NONE if None in (self.one, self.other) else ""
 
 
-class Conclusion(NamedTuple):
-    """The verdict on whether test is like train, and a sentence."""
-
-    verdict: Verdict
-    text: str
-
-
-def compare_splits(
-    train: SplitFigures, test: SplitFigures, destinations: Destinations
-) -> list[Comparison]:
-    """Compares train with test; returns no comparisons if either is empty."""
-    if not len(train.rows) or not len(test.rows):
-        return []
-    by_probe = _chance(len(train.probes), len(test.probes))
-    by_measurement = _chance(train.effective_number, test.effective_number)
-    pairs = {name: (one, test.distributions[name]) for name, one in train.distributions.items()}
-
-    def of_values(name: str, chance: float) -> Comparison:
-        return _compare_values(name, *pairs[name], chance)
-
-    def of_shares(name: str) -> Comparison:
-        return _compare_shares(name, train.shares[name], test.shares[name])
-
-    comparisons = [
-        of_values("RTT", by_measurement),
-        *map(of_shares, ("failed pings", "IPv6 destinations", "IPv6 probes")),
-        of_values("time", by_measurement),
-        of_values("hour of the day", by_measurement),
-        _compare_destinations(destinations),
-        of_values("measurements of a probe", by_probe),
-    ]
-    if any(len(split.rows) > len(split.probes) for split in (train, test)):  # else equal
-        comparisons.append(of_values("measurements of a row", by_probe))
-    return comparisons
+def compare(one: Side, other: Side) -> list[Comparison]:
+    """Compares the facts of two sides, and the columns that both have."""
+    found = {
+        name: Comparison(name, fact, other.facts.get(name)) for name, fact in one.facts.items()
+    }
+    for name in filter(other.columns.__contains__, one.columns):
+        found[name] = _compare(name, one.columns[name], other.columns[name])
+    return list(found.values())
 
 
-def conclusion(comparisons: list[Comparison]) -> Conclusion | None:
-    """Returns the overall conclusion; None without comparisons."""
-    if not comparisons:
-        return None
-    ordered = sorted(comparisons, key=lambda one: -one.distance)
-    unlike, differs, alike = (
-        [one.name for one in ordered if one.verdict == verdict]
-        for verdict in ("unlike", "differs", "alike")
-    )
-    if len(alike) == len(comparisons):
-        return Conclusion(
-            "alike",
-            f"The test set is like the train set in all {len(comparisons)} respects compared.",
-        )
-    parts = [f"is unlike the train set in {_joined(unlike)}"] if unlike else []
-    differing = "differs" if unlike else "differs from the train set"
-    parts += [f"{differing} in {_joined(differs)}"] if differs else []
-    return Conclusion(
-        "unlike" if unlike else "differs",
-        f"The test set {' and '.join(parts)}; in {len(alike)} of "
-        f"{len(comparisons)} respects they are alike.",
-    )
+def comparison_table(
+    title: str, sides: tuple[str, str], comparisons: Sequence[Comparison], has_change: bool = False
+) -> Table:
+    """Returns the table of a comparison."""
+    columns = ["", *sides, "change"] if has_change else ["", *((side, "text") for side in sides)]
+    has_verdicts = any(one.verdict for one in comparisons)
+    if has_verdicts:
+        columns += [("distance", "decimals2"), ("by chance", "decimals2"), "verdict"]
+    rows = []
+    for one in comparisons:
+        values = (f"{value:,}" if isinstance(value, int) else value for value in one[1:3])
+        verdict = ["" if cell is None else cell for cell in one[3:]] if has_verdicts else []
+        rows.append([one.name, *values, *([one.change] if has_change else []), *verdict])
+    return Table(title, columns, rows, "comparison")
 
 
-def judge(distance: float, differs: float = _DIFFERS, unlike: float = _UNLIKE) -> Verdict:
+# --- distances ------------------------------------------------------------------------------------
+
+
+def judge(distance: float, differs: float = 0.1, unlike: float = 0.25) -> Verdict:
     if distance < differs:
         return "alike"
     return "differs" if distance < unlike else "unlike"
+
+
+def _compare(name: str, one: Column, other: Column) -> Comparison:
+    chance = None
+    if one.kind == "values":
+        distance = ks_distance(one.values, one.weights, other.values, other.weights)
+        chance = min(1.0, _CHANCE * math.sqrt(1 / one.num_probes + 1 / other.num_probes))
+        verdict = judge(distance)
+    elif one.kind == "share":
+        angles = np.arcsin(np.sqrt([one.values[0], other.values[0]]))
+        distance = float(abs(angles[0] - angles[1]) * 2 / math.pi)
+        verdict = judge(distance, 0.2 / math.pi, 0.5 / math.pi)
+    else:
+        shares = [side.values / side.values.sum() for side in (one, other)]
+        difference = (shares[0] - shares[1])[np.argsort(-np.add(*shares), kind="stable")]
+        rest = abs(difference[_MAX_DESTINATIONS:].sum())
+        distance = float(np.abs(difference[:_MAX_DESTINATIONS]).sum() + rest) / 2
+        verdict = judge(distance)
+    return Comparison(name, one.text, other.text, distance, chance, verdict)
 
 
 def ks_distance(
     a: np.ndarray, a_weights: np.ndarray, b: np.ndarray, b_weights: np.ndarray
 ) -> float:
     """Returns the Kolmogorov-Smirnov distance, 0 to 1, of weighted samples [n] and [m]."""
+    if not len(a) or not len(b):  # for example, no answered ping
+        return float(len(a) != len(b))
     values = np.concatenate([a, b])
     order = np.argsort(values, kind="stable")
     steps = np.concatenate([a_weights / a_weights.sum(), -b_weights / b_weights.sum()])[order]
@@ -233,94 +143,149 @@ def ks_distance(
     return float(np.abs(np.cumsum(steps)[is_last]).max())
 
 
-def _chance(train: float, test: float) -> float:
-    return min(1.0, _CHANCE * math.sqrt(1 / train + 1 / test))
+# --- sides ----------------------------------------------------------------------------------------
 
 
-def _joined(names: list[str]) -> str:
-    """Joins names as a, b and c."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+def effective_number(counts: np.ndarray) -> float:
+    """Returns Kish's effective number of probes, (Σ n)² / Σ n², of their measurements."""
+    n = counts.astype(float)
+    return float(n.sum() ** 2 / (n**2).sum())
 
 
-def _compare_values(name: str, a: Distribution, b: Distribution, chance: float) -> Comparison:
-    if len(a.values) and len(b.values):
-        distance = ks_distance(a.values, a.weights, b.values, b.weights)
-    else:  # for example, no answered ping
-        distance = float(len(a.values) != len(b.values))
-    return Comparison(name, a.text, b.text, distance, chance, judge(distance))
+def split_sides(figures: Figures) -> list[Side]:
+    """Returns train and test; an empty split has no columns."""
+    sides = []
+    weights = {name: figures.destinations[name].to_numpy() for name in SPLITS}
+    for (name, split), other in zip(figures.splits.items(), reversed(SPLITS), strict=True):
+        known = facts([figures.dataset.manifest.splits[name]], split.totals)
+        columns = {}
+        if len(split.rows):
+            own = weights[name]
+            shared = percent(own[weights[other] > 0].sum() / own.sum())
+            text = f"{np.count_nonzero(own):,}; {shared} of the pings go to {other}'s"
+            columns = {**_sample_columns(split), "destinations": Column("destinations", text, own)}
+            columns |= _index_columns(split.probes)
+        sides.append(Side(name, known, columns))
+    return sides
 
 
-def _compare_shares(name: str, a: float, b: float) -> Comparison:
-    distance = abs(math.asin(math.sqrt(a)) - math.asin(math.sqrt(b))) * 2 / math.pi
-    verdict = judge(distance, _SHARE_DIFFERS, _SHARE_UNLIKE)
-    return Comparison(name, percent(a, 2), percent(b, 2), distance, None, verdict)
+def dataset_side(dataset: Dataset) -> Side:
+    manifest = dataset.manifest
+    by_split = {split: probes_of(RowIndex.of(dataset.index(split))) for split in SPLITS}
+    probes = pa.concat_tables(
+        own.append_column("split", pa.repeat(split, len(own))) for split, own in by_split.items()
+    )
+    read_with = manifest.generations[-1].options if manifest.generations else {}
+    return Side(
+        dataset.path,
+        facts(list(manifest.splits.values()), Totals.of(probes)) | _input_facts(manifest.counts),
+        _index_columns(probes) if len(probes) else {},
+        {**manifest.options, **read_with, **_versions(manifest.versions)},
+        probes.select(["src_id", "split", "num_measurements"]),
+    )
 
 
-def _compare_destinations(destinations: Destinations) -> Comparison:
-    weights = destinations.weights
-    shares = weights / weights.sum(axis=1, keepdims=True)
-    order = np.argsort(-shares.sum(axis=0), kind="stable")
-    difference = (shares[0] - shares[1])[order]
-    rest = abs(difference[_MAX_DESTINATIONS:].sum())
-    distance = float(np.abs(difference[:_MAX_DESTINATIONS]).sum() + rest) / 2
-    known = percent(shares[1][weights[0] > 0].sum())
-    train, test = np.count_nonzero(weights, axis=1)
-    texts = f"{train:,} in the sample", f"{test:,}; {known} of its pings go to train's"
-    return Comparison("destinations", *texts, distance, None, judge(distance))
+def generation_side(dataset: Dataset, number: int) -> Side:
+    generations = dataset.manifest.generations[:number]
+    counts = reduce(Counts.plus, (each.counts for each in generations))
+    return Side(
+        f"generation {number}",
+        data_card.generation_facts(generations) | _input_facts(counts),
+        options={**generations[-1].options, **_versions(generations[-1].versions)},
+        later=list(data_card.generation_rows(dataset.manifest))[number:],
+    )
+
+
+def _input_facts(counts: Counts) -> Facts:
+    return {
+        "input rows read": counts.rows_read,
+        "dead letters": counts.num_dead_letters,
+        "rows not in the sample": counts.rows_left_out,
+        "duplicates dropped": counts.duplicates_dropped,
+    }
+
+
+def _versions(versions: Mapping[str, str]) -> dict[str, str]:
+    return {f"version of {name}": version for name, version in versions.items()}
+
+
+def _sample_columns(split: SplitFigures) -> dict[str, Column]:
+    sample, number = split.sample, effective_number(split.per_probe)
+    answered, times, hours = sample.answered, sample.run["event_time"], sample.hours
+    by_hour = np.bincount(hours, sample.weight, HOURS)
+    rtt = split.rtts.text(" ms") if answered.any() else "no answered ping"
+    found = {
+        "RTT": (rtt, sample.run["rtt"][answered], sample.weight[answered]),
+        "time": (str(Period(int(times.min()), int(times.max()))), times, sample.weight),
+        "hour of the day": (
+            f"{percent(by_hour[6:18].sum() / by_hour.sum())} from 6 to 18 h UTC",
+            *(hours, sample.weight),
+        ),
+    }
+    return {name: Column("values", *column, number) for name, column in found.items()}
+
+
+def _index_columns(probes: pa.Table) -> dict[str, Column]:
+    totals, sizes = Totals.of(probes), probes["num_measurements"].to_numpy()
+    shares = {
+        "failed pings": totals.num_failed / totals.num_measurements,
+        "IPv6 destinations": totals.num_ipv6 / totals.num_measurements,
+        "IPv6 probes": pc.mean(probes["is_ipv6"]).as_py(),
+    }
+    median = f"median {np.median(sizes):,.0f}"
+    return {
+        **{name: Column("share", percent(p, 2), np.array([p])) for name, p in shares.items()},
+        "measurements of a probe": Column("values", median, sizes, np.ones(len(sizes)), len(sizes)),
+    }
 
 
 # --- two datasets or generations ------------------------------------------------------------------
 
 
-class ProbeChange(NamedTuple):
-    """Probes that changed in the same way, and their measurements."""
-
-    what: str
-    num_probes: int
-    before: int
-    now: int
-
-
-class Changes(NamedTuple):
-    """Two sides, and the generations between them, if known."""
-
-    before: Side
-    now: Side
-    generations: list[tuple[str, ...]]
-
-    @property
-    def same_addresses(self) -> bool:
-        """Whether probes have the same address in both: plain, or anonymised with the same key."""
-        one, other = (
-            each.options.get("anonymize_key_fingerprint", "") for each in (self.before, self.now)
-        )
-        return one == other
-
-
-def compare_datasets(dataset: Dataset, other: str) -> Changes:
-    """Compares a dataset with another, by path, or its own generation, by number."""
+def sides_of(dataset: Dataset, other: str) -> tuple[Side, Side]:
+    """Returns another dataset, by path, or a generation of this one, by number; and this one."""
     if not other.isdecimal():
-        return Changes(Side.of_dataset(open_whole(other)), Side.of_dataset(dataset), [])
-    manifest = dataset.manifest
-    number, generations = int(other), manifest.generations
+        return dataset_side(open_whole(other)), dataset_side(dataset)
+    number, generations = int(other), dataset.manifest.generations
     if not 1 <= number <= len(generations):
         listed = f"generations 1 to {len(generations)}" if generations else "no list of generations"
         raise UsageError(
             f"--compare={other}: {dataset.path} has {listed}; write a folder of that name as "
             f"./{other}"
         )
-    before = Side.of_generations(generations[:number])
-    return Changes(before, Side.of_dataset(dataset), list(generation_rows(manifest))[number:])
+    return generation_side(dataset, number), dataset_side(dataset)
 
 
-def probe_changes(changes: Changes) -> list[ProbeChange]:
-    """Returns new, grown, unchanged, shrunk and lost probes; none if they cannot be matched."""
-    before, now = changes.before.probes, changes.now.probes
-    if before is None or now is None or not changes.same_addresses:
+def change_tables(before: Side, now: Side) -> Iterator[Table]:
+    """Yields the tables: the comparison, probes, options, and the generations in between."""
+    yield comparison_table("Before and now", ("before", "now"), compare(before, now), True)
+    if probes := probe_changes(before, now):
+        yield Table("Probes", ("probes", "number", "measurements before", "now"), probes)
+    one, other = before.options, now.options
+    names = sorted(name for name in one.keys() & other.keys() if one[name] != other[name])
+    if before.probes is not None:  # both are complete manifests
+        names += sorted(one.keys() ^ other.keys())
+    if names:
+        rows = [(name, str(one.get(name, NONE)), str(other.get(name, NONE))) for name in names]
+        columns = [(name, "text") for name in ("option", "before", "now")]
+        yield Table("Options that differ", columns, rows)
+    if before.later:
+        yield Table("What was added", GENERATION_COLUMNS, before.later)
+
+
+def probe_changes(before: Side, now: Side) -> list[tuple[str, int, int, int]]:
+    """Returns new, grown, unchanged, shrunk and lost probes; none if they cannot be matched.
+
+    Each line has the number of probes, and their measurements before and now.
+    """
+    was_keyed, is_keyed = (
+        side.options.get("anonymize_key_fingerprint", "") for side in (before, now)
+    )
+    if before.probes is None or now.probes is None or was_keyed != is_keyed:
         return []
-    both = before.join(now, "src_id", join_type="full outer", right_suffix="_now")
+    both = before.probes.join(now.probes, "src_id", join_type="full outer", right_suffix="_now")
     was, has = (
-        pc.fill_null(both[name], 0).to_numpy() for name in ("n_measurements", "n_measurements_now")
+        pc.fill_null(both[f"num_measurements{side}"], 0).to_numpy() for side in ("", "_now")
     )
     has_moved = pc.fill_null(pc.not_equal(both["split"], both["split_now"]), False).to_numpy()
     groups = {
@@ -332,55 +297,19 @@ def probe_changes(changes: Changes) -> list[ProbeChange]:
         "of these, in the other split": has_moved,
     }
     return [
-        ProbeChange(what, int(chosen.sum()), int(was[chosen].sum()), int(has[chosen].sum()))
+        (what, int(chosen.sum()), int(was[chosen].sum()), int(has[chosen].sum()))
         for what, chosen in groups.items()
     ]
 
 
-def differing_options(changes: Changes) -> list[tuple[str, str, str]]:
-    """Returns the options and versions that differ, with both values."""
-    one, other = changes.before.options, changes.now.options
-    names = sorted(name for name in one.keys() & other.keys() if one[name] != other[name])
-    if changes.before.probes is not None:  # both are complete manifests
-        names += sorted(one.keys() ^ other.keys())
-    return [(name, str(one.get(name, NONE)), str(other.get(name, NONE))) for name in names]
-
-
-def summary(changes: Changes) -> str:
+def summary(before: Side, now: Side) -> str:
     """Returns the difference in one or two sentences."""
-    before, now = changes.before, changes.now
-    added = now.num_measurements - before.num_measurements
-    more = "more" if added >= 0 else "fewer"
-    text = f"{now.name} has {number_of(abs(added), 'measurement')} {more} than {before.name}"
-    if found := probe_changes(changes):
-        parts = [f"{one.num_probes:,} {one.what}" for one in found[:5] if one.num_probes]
+    by_name = {one.name: one for one in compare(before, now)}
+    measurements, probes = by_name["measurements"].change, by_name["probes"].change
+    text = f"{now.name} against {before.name}: {measurements} measurements, {probes} probes"
+    if found := probe_changes(before, now):
+        parts = [f"{number:,} {what}" for what, number, _, _ in found[:5] if number]
         return f"{text}; of the probes, {', '.join(parts) or 'there are none'}."
-    text += f" and {number_of(now.num_probes, 'probe')} instead of {before.num_probes:,}."
     if before.probes is None:
-        return f"{text} Only a copy of that generation shows which probes grew."
-    return f"{text} Probes cannot be matched: their addresses were replaced with different keys."
-
-
-def change_tables(changes: Changes) -> Iterator[Table]:
-    """Yields the tables: totals, probes, options, and the generations in between."""
-    columns = ("", "before", "now", "change")
-    yield Table("Before and now", columns, list(_changed_rows(changes)))
-    if probes := probe_changes(changes):
-        yield Table("Probes", ("probes", "number", "measurements before", "now"), probes)
-    if options := differing_options(changes):
-        columns = [(name, "text") for name in ("option", "before", "now")]
-        yield Table("Options that differ", columns, options)
-    if changes.generations:
-        yield Table("What was added", GENERATION_COLUMNS, changes.generations)
-
-
-def _changed_rows(changes: Changes) -> Iterator[list[Any]]:
-    """Yields the rows of the table before, now, change."""
-    for name, one, other in side_rows((changes.before, changes.now)):
-        if one is None or other is None:
-            change = NONE
-        elif isinstance(one, str):
-            change = "" if one == other else "changed"
-        else:
-            change = f"{other - one:+,}"
-        yield [name, one, other, change]
+        return f"{text}. Only a copy of that generation shows which probes grew."
+    return f"{text}. Probes cannot be matched: their addresses were replaced with different keys."

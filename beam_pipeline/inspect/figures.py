@@ -1,10 +1,9 @@
-"""The figures of a split: exact ones from its row index, the others from a sample of its rows.
+"""The figures of a dataset: exact ones from its row indexes, others from a sample of its rows.
 
-A sampled measurement counts with its weight. Figures of both splits together are functions of
-several `Sample`s.
+A sampled measurement counts with its weight.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,11 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.data_card import TOTALS_COLUMNS, Totals, added, row_totals
 from beam_pipeline.dataset.end_names import Names
-from beam_pipeline.dataset.rows import Rows
-from beam_pipeline.inspect.index import Period, longest_first, probes_of, sum_of
-from beam_pipeline.inspect.sample import HOURS, Sample
-from beam_pipeline.report.tables import NONE, ms_text, percent
+from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.row_index import RowIndex
+from beam_pipeline.dataset.rows import Dataset, Rows
+from beam_pipeline.inspect.names import RowName
+from beam_pipeline.inspect.sample import HOUR_US, HOURS, Sample, draw
+from beam_pipeline.report.tables import NONE, ms_text, time_text
 
 FAMILIES = ("IPv4 → IPv4", "IPv4 → IPv6", "IPv6 → IPv4", "IPv6 → IPv6")  # probe → destination
 QUANTILES = (0.1, 0.5, 0.9)
@@ -44,17 +46,36 @@ class Rtts(NamedTuple):
         return median if median == NONE else f"{median}{unit} ({low}–{high})"
 
 
-class Distribution(NamedTuple):
-    """Values [n], their weights [n], and a summary of them."""
+def rtts_of(sample: Sample, chosen: np.ndarray | slice = slice(None)) -> Rtts:
+    rtt, weight = sample.run["rtt"][chosen], sample.weight[chosen]
+    answered, total = rtt >= 0, float(weight.sum())
+    failed = float(weight[~answered].sum()) / total if total else float("nan")
+    return Rtts(total, failed, weighted_quantiles(rtt[answered], weight[answered]))
 
-    values: np.ndarray
-    weights: np.ndarray
-    text: str
+
+def weighted_quantiles(
+    values: np.ndarray, weights: np.ndarray, levels: Sequence[float] | np.ndarray = QUANTILES
+) -> tuple[float, ...]:
+    """Returns the quantiles of values [n] with weights [n] at levels 0 to 1; NaN without values."""
+    if not len(values):
+        return (float("nan"),) * len(levels)
+    return tuple(np.quantile(values, levels, method="inverted_cdf", weights=weights).tolist())
+
+
+def probes_of(lines: RowIndex) -> pa.Table:
+    """Returns a line per probe with its `Totals`, src_id, src_addr and is_ipv6."""
+    times = {"first_timestamp": lines.first_us, "last_timestamp": lines.last_us}
+    integers = {name: getattr(lines, name) for name in TOTALS_COLUMNS if name not in times}
+    rows = row_totals(pa.table({**integers, **times}))
+    rows = rows.append_column("src_id", pa.array(lines.src_id))
+    rows = rows.append_column("src_addr", lines.src_addr)
+    probes = added(rows, ["src_id", "src_addr"]).sort_by("src_id")
+    return probes.append_column("is_ipv6", pc.match_substring(probes["src_addr"], ":"))
 
 
 @dataclass(frozen=True)
 class SplitFigures:
-    """The figures of one split that depend on it alone."""
+    """The figures of one split."""
 
     rows: Rows
     sample: Sample
@@ -62,48 +83,25 @@ class SplitFigures:
 
     @cached_property
     def probes(self) -> pa.Table:
-        """A line per probe; see `probes_of`."""
         return probes_of(self.rows.lines)
 
-    @property
-    def period(self) -> Period | None:
-        """From the first to the last measurement; None without measurements."""
-        return Period.spanning(self.rows.lines.first_us, self.rows.lines.last_us)
-
     @cached_property
-    def num_measurements(self) -> int:
-        return sum_of(self.probes["n_measurements"])
+    def totals(self) -> Totals:
+        return Totals.of(self.probes)
 
     @cached_property
     def per_probe(self) -> np.ndarray:
         """The number of measurements of each probe, int64 [probes]."""
-        return self.probes["n_measurements"].to_numpy()
-
-    @property
-    def effective_number(self) -> float:
-        """Kish's effective number of probes: (Σ n)² / Σ n² of their measurements."""
-        n = self.per_probe.astype(float)
-        return float(n.sum() ** 2 / (n**2).sum()) if len(n) else 0.0
+        return self.probes["num_measurements"].to_numpy()
 
     @cached_property
     def families(self) -> list[int]:
         """The number of measurements of each of FAMILIES."""
         counts = []
         for is_ipv6 in (False, True):
-            probes = self.probes.filter(pc.field("is_ipv6") == is_ipv6)
-            to_ipv6 = sum_of(probes["num_ipv6"])
-            counts += [sum_of(probes["n_measurements"]) - to_ipv6, to_ipv6]
+            totals = Totals.of(self.probes.filter(pc.field("is_ipv6") == is_ipv6))
+            counts += [totals.num_measurements - totals.num_ipv6, totals.num_ipv6]
         return counts
-
-    @cached_property
-    def shares(self) -> dict[str, float]:
-        """Shares of the measurements, and of the probes."""
-        probes, count = self.probes, max(1, self.num_measurements)
-        return {
-            "failed pings": sum_of(probes["num_failed"]) / count,
-            "IPv6 destinations": sum_of(probes["num_ipv6"]) / count,
-            "IPv6 probes": sum_of(probes["is_ipv6"]) / max(1, len(probes)),
-        }
 
     @cached_property
     def rtts(self) -> Rtts:
@@ -117,120 +115,146 @@ class SplitFigures:
 
     @cached_property
     def busiest(self) -> list[dict[str, Any]]:
-        """The probes with the most measurements: address, counts and shares."""
-        order = [("n_measurements", "descending"), ("src_id", "ascending")]
+        """The probes with the most measurements, as lines of a table."""
+        order = [("num_measurements", "descending"), ("src_id", "ascending")]
         top = self.probes.sort_by(order).slice(0, _MAX_BUSIEST)
-        ends = self.names.shown(top["src_addr"].combine_chunks()).to_pylist()
-        return [
+        counts = top["num_measurements"].cast(pa.float64())
+        return pa.table(
             {
-                "address": end,
-                "n_measurements": (n := probe["n_measurements"]),
-                "share": n / max(1, self.num_measurements),
-                "num_rows": probe["num_rows"],
-                "failed_share": probe["num_failed"] / n,
-                "span_us": probe["last_us"] - probe["first_us"],
+                "probe": self.names.shown(top["src_addr"].combine_chunks()),
+                "measurements": top["num_measurements"],
+                "share": pc.divide(counts, self.totals.num_measurements or 1),
+                "rows": top["num_rows"],
+                "failed": pc.divide(top["num_failed"], counts),
+                "span_us": pc.subtract(top["last_us"], top["first_us"]),
             }
-            for end, probe in zip(ends, top.to_pylist(), strict=True)
-        ]
+        ).to_pylist()
 
     @cached_property
     def sizes(self) -> dict[str, np.ndarray]:
         """The sizes of all rows and histories."""
+        spans = pc.subtract(self.probes["last_us"], self.probes["first_us"])
         return {
             "measurements of a row": self.rows.lines.n_measurements,
             "bytes of a row": self.rows.lines.num_bytes,
             "measurements of a probe": self.per_probe,
-            "time of a probe": pc.subtract(
-                self.probes["last_us"], self.probes["first_us"]
-            ).to_numpy(),
+            "time of a probe": spans.to_numpy(),
         }
 
-    @cached_property
-    def distributions(self) -> dict[str, Distribution]:
-        """The distributions that a trainer assumes to be equal in both splits."""
-        sample = self.sample
-        rtt = self.rtts.text(" ms") if sample.answered.any() else "no answered ping"
-        by_hour = np.bincount(sample.hours, sample.weight, HOURS)
-        day = percent(by_hour[6:18].sum() / by_hour.sum())
-        period = Period.spanning(sample.time_us, sample.time_us)
-        answered = sample.answered
-        found = {
-            "RTT": Distribution(sample.rtt[answered], sample.weight[answered], rtt),
-            "time": Distribution(sample.time_us, sample.weight, str(period)),
-            "hour of the day": Distribution(
-                sample.hours, sample.weight, f"{day} from 6 to 18 h UTC"
-            ),
-        }
-        for name in ("measurements of a probe", "measurements of a row"):
-            sizes = self.sizes[name]
-            text = f"median {np.median(sizes):,.0f}"
-            found[name] = Distribution(sizes, np.ones(len(sizes)), text)
-        return found
 
-
-def weighted_quantiles(
-    values: np.ndarray, weights: np.ndarray, levels: Sequence[float] | np.ndarray = QUANTILES
-) -> tuple[float, ...]:
-    """Returns the quantiles of values [n] with weights [n] at levels 0 to 1; NaN without values."""
-    if not len(values):
-        return (float("nan"),) * len(levels)
-    return tuple(np.quantile(values, levels, method="inverted_cdf", weights=weights).tolist())
-
-
-def rtts_of(sample: Sample, chosen: np.ndarray | slice = slice(None)) -> Rtts:
-    rtt, weight = sample.rtt[chosen], sample.weight[chosen]
-    answered, total = rtt >= 0, float(weight.sum())
-    failed = float(weight[~answered].sum()) / total if total else float("nan")
-    return Rtts(total, failed, weighted_quantiles(rtt[answered], weight[answered]))
-
-
-# --- of both splits -----------------------------------------------------------------------------
+# --- of both splits -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Destinations:
-    """The d destinations of samples, in the order of their addresses."""
+class Figures:
+    """The figures of a dataset; `splits` are train and test."""
 
-    samples: Mapping[str, Sample]
-    names: Names  # of ends
-    codes: dict[str, np.ndarray]  # by split: each measurement's destination, int64 [m]
-    weights: np.ndarray  # measurements, float64 [splits, d]
-    hi: np.ndarray  # uint64 [d]
-    lo: np.ndarray
+    dataset: Dataset
+    names: Names
+    splits: dict[str, SplitFigures]
 
-    @classmethod
-    def of(cls, samples: Mapping[str, Sample], names: Names) -> "Destinations":
-        hi = np.concatenate([sample.hi for sample in samples.values()])
-        lo = np.concatenate([sample.lo for sample in samples.values()])
-        order = np.lexsort((lo, hi))
-        is_new = np.ones(len(order), bool)
-        is_new[1:] = (np.diff(hi[order]) != 0) | (np.diff(lo[order]) != 0)
-        codes = np.empty(len(order), np.int64)
-        codes[order] = np.cumsum(is_new) - 1
-        bounds = np.cumsum([len(sample) for sample in samples.values()])[:-1]
-        by_split = dict(zip(samples, np.split(codes, bounds), strict=True))
-        weights = [
-            np.bincount(by_split[split], sample.weight, is_new.sum())
-            for split, sample in samples.items()
-        ]
-        halves = hi[order][is_new], lo[order][is_new]
-        return cls(samples, names, by_split, np.array(weights), *halves)
-
-    def __len__(self) -> int:
-        return len(self.hi)
+    @property
+    def samples(self) -> dict[str, Sample]:
+        return {name: split.sample for name, split in self.splits.items()}
 
     @cached_property
-    def busiest(self) -> dict[str, dict[str, Rtts]]:
+    def totals(self) -> Totals:
+        return Totals.of(pa.concat_tables(split.probes for split in self.splits.values()))
+
+    @property
+    def num_probes(self) -> int:
+        return sum(len(split.probes) for split in self.splits.values())
+
+    @property
+    def period(self) -> "Period | None":
+        """From the first to the last measurement; None without measurements."""
+        first_us, last_us = self.totals.first_us, self.totals.last_us
+        return None if first_us is None or last_us is None else Period(first_us, last_us)
+
+    @cached_property
+    def destinations(self) -> pa.Table:
+        return destinations_of(self.samples)
+
+    @cached_property
+    def busiest_destinations(self) -> dict[str, dict[str, Rtts]]:
         """The RTTs of the destinations with the most measurements, by address and split."""
-        top = np.argsort(-self.weights.sum(axis=0), kind="stable")[:_MAX_DESTINATIONS]
-        texts = self.names.shown(addresses.format_any(self.hi[top], self.lo[top])).to_pylist()
+        top = self.destinations.slice(0, _MAX_DESTINATIONS)
+        halves = top["hi"].to_numpy(), top["lo"].to_numpy()
+        texts = self.names.shown(addresses.format_any(*halves)).to_pylist()
         return {
             text: {
-                split: rtts_of(sample, self.codes[split] == code)
+                split: rtts_of(sample, (sample.run["dst_hi"] == hi) & (sample.run["dst_lo"] == lo))
                 for split, sample in self.samples.items()
             }
-            for text, code in zip(texts, top, strict=True)
+            for text, hi, lo in zip(texts, *halves, strict=True)
         }
+
+    @cached_property
+    def timeline(self) -> "Timeline | None":
+        return Timeline.of(self.samples, self.period) if self.period else None
+
+    @cached_property
+    def empty(self) -> "list[Period]":
+        """The periods without a sampled measurement, longest first."""
+        return self.timeline.empty if self.timeline else []
+
+    @cached_property
+    def uncovered(self) -> "list[Period]":
+        """The periods that no row spans, longest first."""
+        return uncovered(split.rows.lines for split in self.splits.values())
+
+    @property
+    def typical_row(self) -> RowName | None:
+        """The sampled row with the median number of measurements."""
+        for name, split in self.splits.items():
+            lines = split.sample.lines
+            if len(lines):
+                order = np.argsort(split.rows.lines.n_measurements[lines], kind="stable")
+                return RowName(name, int(lines[order[len(lines) // 2]]))
+        return None
+
+
+def gather(dataset: Dataset) -> Figures:
+    """Reads rows.parquet of both splits and a sample of their rows."""
+    rows, names = {split: dataset.rows(split) for split in SPLITS}, Names.read(dataset)
+    splits = {split: SplitFigures(own, draw(own), names) for split, own in rows.items()}
+    return Figures(dataset, names, splits)
+
+
+def destinations_of(samples: Mapping[str, Sample]) -> pa.Table:
+    """Returns a line per destination, busiest first: hi, lo, and its measurements in each split."""
+    parts = [
+        pa.table(
+            {
+                "hi": np.ascontiguousarray(sample.run["dst_hi"]),
+                "lo": np.ascontiguousarray(sample.run["dst_lo"]),
+                "all": sample.weight,
+                **{name: sample.weight * (name == split) for name in samples},
+            }
+        )
+        for split, sample in samples.items()
+    ]
+    grouped = pa.concat_tables(parts).group_by(["hi", "lo"], use_threads=False)
+    counts = grouped.aggregate([(name, "sum") for name in ("all", *samples)])
+    order = [("all_sum", "descending"), ("hi", "ascending"), ("lo", "ascending")]
+    return counts.sort_by(order).rename_columns(["hi", "lo", "all", *samples])
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+class Period(NamedTuple):
+    """A period of time, µs since 1970 UTC."""
+
+    begin_us: int
+    end_us: int
+
+    def __str__(self) -> str:
+        return f"{time_text(self.begin_us)} to {time_text(self.end_us)}"
+
+    @property
+    def length_us(self) -> int:
+        return self.end_us - self.begin_us
 
 
 class Timeline(NamedTuple):
@@ -255,7 +279,8 @@ class Timeline(NamedTuple):
         count = period.end_us // width_us - first + 1
         shares = {}
         for split, sample in samples.items():
-            weights = np.bincount(sample.time_us // width_us - first, sample.weight, count)
+            places = sample.run["event_time"] // width_us - first
+            weights = np.bincount(places, sample.weight, count)
             shares[split] = weights / max(1.0, weights.sum())
         return cls((first + np.arange(count)) * width_us, width_us, shares)
 
@@ -266,4 +291,19 @@ class Timeline(NamedTuple):
         edges = np.flatnonzero(np.diff(np.concatenate([[0], is_empty, [0]])))
         end = min(int(self.begins_us[-1]) + self.width_us, np.iinfo(np.int64).max)
         at = np.append(self.begins_us, end)
-        return longest_first(at[edges[::2]], at[edges[1::2]])
+        return _longest_first(at[edges[::2]], at[edges[1::2]])
+
+
+def uncovered(indexes: Iterable[RowIndex]) -> list[Period]:
+    """Returns periods of at least an hour that no row of any split spans, longest first."""
+    spans = [(lines.first_us, lines.last_us) for lines in indexes]
+    first, last = (np.concatenate(ends) for ends in zip(*spans, strict=True))
+    order = np.argsort(first, kind="stable")
+    ends, begins = np.maximum.accumulate(last[order])[:-1], first[order][1:]
+    is_long = begins - ends >= HOUR_US
+    return _longest_first(ends[is_long], begins[is_long])
+
+
+def _longest_first(begins_us: np.ndarray, ends_us: np.ndarray) -> list[Period]:
+    periods = map(Period, begins_us.tolist(), ends_us.tolist())
+    return sorted(periods, key=lambda period: -period.length_us)

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from beam_pipeline.inspect.comparison import conclusion
-from beam_pipeline.inspect.facts import Facts, sample_text
-from beam_pipeline.inspect.index import sum_of
+from beam_pipeline.dataset.data_card import facts
+from beam_pipeline.inspect.figures import Figures
+from beam_pipeline.inspect.findings import Report, sample_text
 from beam_pipeline.inspect.plots import MAX_POINTS, plots, row_plot
 from beam_pipeline.inspect.row import TOKEN_STYLES, OneContext, OneRow, row_table, row_text
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.report.page import environment, part
-from beam_pipeline.report.tables import NONE, bytes_text, percent, span_us_text
+from beam_pipeline.report.tables import NONE, bytes_text, span_us_text
 
 
-def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
+def page(report: Report, row: OneRow | None, context: OneContext | None) -> bytes:
     """Returns the page as UTF-8, with an optional row and context."""
-    manifest = facts.dataset.manifest
-    shown_tables = {table.name: table for table in tables(facts)}
+    figures, manifest = report.figures, report.figures.dataset.manifest
+    shown_tables = {table.name: table for table in tables(report)}
     shown_row = None
     if row:
         shown_tables["row"] = row_table(row)
@@ -29,39 +29,34 @@ def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
         shown_row = {
             "name": row.name,
             "text": row_text(row),
-            "svg": row_plot(run),
             "num_points": min(len(run), MAX_POINTS),
             "num_measurements": len(run),
         }
     template = environment().from_string(part("beam_pipeline.inspect", "page.html.jinja"))
     html = template.render(
         style=Markup(part("beam_pipeline.inspect", "page.css")),
-        title=facts.dataset.path,
-        period=facts.period,
-        tiles=list(_tiles(facts)),
-        conclusion=conclusion(facts.comparisons),
-        findings=facts.findings,
-        comparisons=facts.comparisons,
+        title=figures.dataset.path,
+        period=figures.period,
+        tiles=list(_tiles(figures)),
+        report=report,
         tables=shown_tables,
-        plots=plots(facts),
+        plots=plots(figures) | ({"row": row_plot(row.row.run)} if row else {}),
         row=shown_row,
         context=context,
         kinds=list(TOKEN_STYLES),
-        sample=sample_text(facts),
+        sample=sample_text(figures),
         versions=", ".join(f"{name} {value}" for name, value in sorted(manifest.versions.items())),
         options=" ".join(f"--{name}={value}" for name, value in sorted(manifest.options.items())),
     )
     return html.encode()
 
 
-def _tiles(facts: Facts) -> Iterator[tuple[str, str]]:
-    manifest, splits = facts.dataset.manifest, facts.splits.values()
-    measurements = sum(split.num_measurements for split in splits)
-    failed = sum(sum_of(split.probes["num_failed"]) for split in splits)
-    yield f"{measurements:,}", "measurements"
-    yield f"{sum(len(split.probes) for split in splits):,}", "probes"
-    yield f"{sum(len(split.rows) for split in splits):,}", "rows"
+def _tiles(figures: Figures) -> Iterator[tuple[str, str]]:
+    manifest, totals = figures.dataset.manifest, figures.totals
+    known = facts(list(manifest.splits.values()), totals)
+    for name in ("measurements", "probes", "rows"):
+        yield f"{known[name]:,}", name
     yield bytes_text(sum(split.num_bytes for split in manifest.splits.values())), "in shards"
-    yield span_us_text(facts.period.length_us) if facts.period else NONE, "covered"
-    yield percent(failed / measurements if measurements else None, 2), "of the pings failed"
+    yield span_us_text(figures.period.length_us) if figures.period else NONE, "covered"
+    yield str(known["failed pings"] or NONE), "of the pings failed"
     yield f"{manifest.counts.num_dead_letters:,}", "dead letters"

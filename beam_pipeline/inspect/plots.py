@@ -11,13 +11,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, Formatter, LogLocator, NullFormatter
 
-from beam_pipeline.inspect.facts import Facts
-from beam_pipeline.inspect.figures import FAMILIES, Rtts, weighted_quantiles
+from beam_pipeline.inspect.figures import Figures, Rtts, weighted_quantiles
 from beam_pipeline.inspect.sample import HOURS
-from beam_pipeline.report.plots import CARD, FAINT, INK, TEST, TRAIN, WARN, svg_of, two_axes
+from beam_pipeline.report.plots import FAINT, TEST, TRAIN, WARN, svg_of, two_axes
 from beam_pipeline.report.tables import bytes_text, span_us_text
 
 _COLORS = {"train": TRAIN, "test": TEST}
@@ -25,8 +23,7 @@ _MIN_RTT_MS = 0.01
 _MAX_CURVE_POINTS = 200
 MAX_POINTS = 800
 _LAST_DATE = np.datetime64("9000-01-01", "us")  # Matplotlib's end in 9999, margins included
-_FEW_BINS, _FEW_REASONS = 10, 4
-_FAMILY_ALPHAS = (0.6, 0.45, 0.3, 0.18)
+_FEW_BINS = 10
 # The label of each axis, and the key in `SplitFigures.sizes`.
 _SIZES = {
     "measurements of a probe": "measurements of a probe",
@@ -35,14 +32,14 @@ _SIZES = {
 }
 
 
-def plots(facts: Facts) -> dict[str, str]:
+def plots(figures: Figures) -> dict[str, str]:
     """Returns the plots of a dataset by the names of their sections; see `svg_of`."""
-    if facts.period is None:
+    if figures.period is None:
         return {}
+    drawings = _DRAWINGS.items()
     return {
-        name: svg_of(name, height, partial(draw, facts=facts))
-        for name, (height, draw) in _DRAWINGS.items()
-        if name != "dead_letters" or facts.dataset.manifest.counts.dead_letters
+        name: svg_of(name, height, partial(draw, figures=figures))
+        for name, (height, draw) in drawings
     }
 
 
@@ -80,8 +77,8 @@ def _log_axis(
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _rtt_ends(facts: Facts) -> tuple[float, float]:
-    rtts = np.concatenate([s.rtt[s.answered] for s in facts.samples.values()])
+def _rtt_ends(figures: Figures) -> tuple[float, float]:
+    rtts = np.concatenate([s.run["rtt"][s.answered] for s in figures.samples.values()])
     if not len(rtts):
         return 1.0, 1000.0
     low = max(_MIN_RTT_MS, float(np.quantile(rtts, 0.0005)))
@@ -124,12 +121,12 @@ def _quantiles(groups: list[Rtts]) -> np.ndarray:
 # --- one picture each ---------------------------------------------------------------------------
 
 
-def _rtt(figure: Figure, facts: Facts) -> None:
+def _rtt(figure: Figure, figures: Figures) -> None:
     left, right = two_axes(figure, (3, 2))
-    low, high = _rtt_ends(facts)
+    low, high = _rtt_ends(figures)
     levels = np.linspace(0, 1, _MAX_CURVE_POINTS)
-    for split, sample in facts.samples.items():
-        rtt = np.maximum(sample.rtt[sample.answered], low)
+    for split, sample in figures.samples.items():
+        rtt = np.maximum(sample.run["rtt"][sample.answered], low)
         weight = sample.weight[sample.answered]
         if len(rtt):
             _histogram(left, split, rtt, weight, np.geomspace(low, high, 70))
@@ -141,9 +138,9 @@ def _rtt(figure: Figure, facts: Facts) -> None:
         _rtt_axis(axes, (low, high))
 
 
-def _time(figure: Figure, facts: Facts) -> None:
+def _time(figure: Figure, figures: Figures) -> None:
     axes: Axes = figure.subplots()
-    line = facts.timeline
+    line = figures.timeline
     if line is None:
         return
     # The partial bins at the ends would look like a loss.
@@ -154,7 +151,7 @@ def _time(figure: Figure, facts: Facts) -> None:
         if shares.any():  # same mean for both splits, so that a difference of shape shows
             heights = (shares * len(shares))[inner]
             axes.stairs(heights, edges, baseline=None, color=_COLORS[split], lw=1.5)  # type: ignore[arg-type]
-    for period in facts.empty:
+    for period in figures.empty:
         begin, end = _dates(np.array(period))
         axes.axvspan(begin, end, color=WARN, alpha=0.25, lw=0)  # type: ignore[arg-type]
     axes.set_title(f"measurements by {span_us_text(line.width_us)}, their mean is 1")
@@ -162,38 +159,23 @@ def _time(figure: Figure, facts: Facts) -> None:
     axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
 
 
-def _hours(figure: Figure, facts: Facts) -> None:
+def _hours(figure: Figure, figures: Figures) -> None:
     left, right = two_axes(figure, (3, 2))
     hours = np.arange(HOURS)
-    for split, figures in facts.splits.items():
-        low, middle, high = _quantiles(figures.hours)
+    for split, own in figures.splits.items():
+        low, middle, high = _quantiles(own.hours)
         left.plot(hours, middle, ".-", color=_COLORS[split])
         left.fill_between(hours, low, high, color=_COLORS[split], alpha=0.15, lw=0)
-        failed = [100 * group.failed_share for group in figures.hours]
+        failed = [100 * group.failed_share for group in own.hours]
         right.plot(hours, failed, ".-", color=_COLORS[split])
     for axes, title in ((left, "RTT, ms"), (right, "failed, %")):
         axes.set(title=title, xlabel="hour, UTC", xticks=range(0, HOURS, 3))
         axes.set_ylim(bottom=0)
 
 
-def _destinations(figure: Figure, facts: Facts) -> None:
-    axes: Axes = figure.subplots()
-    shifts = (-0.18, 0.18) if all(len(split.rows) for split in facts.splits.values()) else (0, 0)
-    busiest = facts.destinations.busiest
-    for shift, (split, color) in zip(shifts, _COLORS.items(), strict=True):
-        low, middle, high = _quantiles([rtts[split] for rtts in busiest.values()])
-        places = np.arange(len(middle)) + shift
-        axes.hlines(places, low, high, color=color, lw=3, alpha=0.35)
-        axes.plot(middle, places, "o", color=color, ms=4.5)
-    axes.set_yticks(range(len(busiest)), list(busiest))
-    axes.set_ylim(len(busiest) - 0.4, -0.6)
-    _rtt_axis(axes, _rtt_ends(facts))
-    axes.grid(axis="y", visible=False)
-
-
-def _sizes(figure: Figure, facts: Facts) -> None:
+def _sizes(figure: Figure, figures: Figures) -> None:
     for axes, (label, name) in zip(figure.subplots(1, 3), _SIZES.items(), strict=True):
-        values = {split: figures.sizes[name] for split, figures in facts.splits.items()}
+        values = {split: own.sizes[name] for split, own in figures.splits.items()}
         together = np.concatenate(list(values.values()))
         low = max(1, together.min())
         high = max(10 * low, together.max() + 1)  # an axis needs two ends
@@ -205,63 +187,16 @@ def _sizes(figure: Figure, facts: Facts) -> None:
     axes.xaxis.set_major_formatter(lambda size, _: bytes_text(size).replace(".0", ""))
 
 
-def _busiest(figure: Figure, facts: Facts) -> None:
-    left, right = two_axes(figure, (2, 3))
-    for split, figures in facts.splits.items():
-        if len(figures.probes):
-            counts = np.sort(figures.per_probe)[::-1]
+def _busiest(figure: Figure, figures: Figures) -> None:
+    axes: Axes = figure.subplots()
+    for split, own in figures.splits.items():
+        if len(own.probes):
+            counts = np.sort(own.per_probe)[::-1]
             points = np.unique(np.geomspace(1, len(counts), _MAX_CURVE_POINTS).astype(int))
             shares = 100 * np.cumsum(counts)[points - 1] / counts.sum()
-            left.plot(100 * points / len(counts), shares, color=_COLORS[split])
-    left.plot((0, 100), (0, 100), color=FAINT, lw=0.8, ls="--")
-    left.set(xlabel="probes, the busiest first, %", title="share of the measurements, %")
-    top = [(probe, name) for name, split in facts.splits.items() for probe in split.busiest[:6]]
-    right.barh(
-        range(len(top)),
-        [100 * probe["share"] for probe, _ in top],
-        tick_label=[probe["address"] for probe, _ in top],
-        color=[_COLORS[split] for _, split in top],
-        alpha=0.75,
-    )
-    right.invert_yaxis()
-    right.grid(axis="y", visible=False)
-    right.set(title="share of the split's measurements, %")
-
-
-def _families(figure: Figure, facts: Facts) -> None:
-    axes: Axes = figure.subplots()
-    counts = np.array([split.families for split in facts.splits.values()])
-    shares = 100 * counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-    lefts = shares.cumsum(axis=1) - shares
-    for share, left, alpha in zip(shares.T, lefts.T, _FAMILY_ALPHAS, strict=True):
-        bars = axes.barh(
-            list(facts.splits),
-            share,
-            left=left,
-            color=list(_COLORS.values()),
-            alpha=alpha,
-            edgecolor=CARD,
-        )
-        texts = [f"{s:.1f} %" if s >= 8 else f"{s:.0f} %" if s >= 4 else "" for s in share]
-        axes.bar_label(bars, texts, label_type="center", fontsize=8.5)
-    shades = [Patch(color=INK, alpha=alpha) for alpha in _FAMILY_ALPHAS]
-    axes.legend(shades, FAMILIES, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
-    axes.invert_yaxis()
-    axes.grid(visible=False)
-    axes.set(xlabel="share of the measurements, %", xlim=(0, 100))
-
-
-def _dead_letters(figure: Figure, facts: Facts) -> None:
-    axes: Axes = figure.subplots()
-    counts = facts.dataset.manifest.counts.dead_letters
-    reasons = sorted(counts, key=lambda reason: -counts[reason])
-    sizes = [counts[reason] for reason in reasons]
-    bars = axes.barh(reasons, sizes, 0.6, color=WARN, alpha=0.8)
-    axes.bar_label(bars, fmt="{:,.0f}", padding=4)
-    axes.set_ylim(max(_FEW_REASONS, len(reasons)) - 0.4, -0.6)
-    axes.margins(x=0.12)
-    axes.grid(axis="y", visible=False)
-    axes.set(xlabel="rows of the input")
+            axes.plot(100 * points / len(counts), shares, color=_COLORS[split])
+    axes.plot((0, 100), (0, 100), color=FAINT, lw=0.8, ls="--")
+    axes.set(xlabel="probes, the busiest first, %", title="share of the measurements, %")
 
 
 # The height in inches and the function of each plot.
@@ -269,9 +204,6 @@ _DRAWINGS: dict[str, tuple[float, Callable[..., None]]] = {
     "rtt": (3.0, _rtt),
     "time": (2.1, _time),
     "hours": (2.9, _hours),
-    "destinations": (4.6, _destinations),
     "sizes": (2.7, _sizes),
     "busiest": (3.0, _busiest),
-    "families": (1.9, _families),
-    "dead_letters": (2.0, _dead_letters),
 }

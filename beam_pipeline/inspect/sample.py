@@ -18,8 +18,8 @@ from beam_pipeline.dataset.row_codec import ProbeRow
 from beam_pipeline.dataset.row_index import RowIndex
 from beam_pipeline.dataset.rows import Rows
 from beam_pipeline.dataset.sorted_run import WIDE, widen
-from beam_pipeline.inspect.index import HOUR_US
 
+HOUR_US = 3_600_000_000
 HOURS = 24
 MAX_ROWS = 400
 MAX_BYTES = 64 << 20
@@ -39,31 +39,26 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """Measurements [m] of some rows [r]; `time_us`, `hi`, `lo`, `rtt` as in `sorted_run.WIDE`."""
+    """Measurements [m] of some rows [r] of a split."""
 
     lines: np.ndarray  # int64 [r], the rows' lines in the row index
-    num_bytes: int  # of these rows
     is_whole: bool
     num_silences: np.ndarray  # int64 [r], within each row
     longest_silence_us: np.ndarray
-    row: np.ndarray  # int64 [m], an index into `lines`
-    time_us: np.ndarray
-    hi: np.ndarray
-    lo: np.ndarray
-    rtt: np.ndarray
+    run: np.ndarray  # `sorted_run.WIDE` [m]
     weight: np.ndarray  # float64 [m], measurements of the split represented by each
 
     def __len__(self) -> int:
-        return len(self.row)
+        return len(self.run)
 
     @property
     def answered(self) -> np.ndarray:
-        return self.rtt >= 0
+        return self.run["rtt"] >= 0
 
     @property
     def hours(self) -> np.ndarray:
         """The hour of the day of each measurement, UTC: int64 [m]."""
-        return self.time_us // HOUR_US % HOURS
+        return self.run["event_time"] // HOUR_US % HOURS
 
 
 class _Taken(NamedTuple):
@@ -111,20 +106,14 @@ def draw(rows: Rows) -> Sample:
     by_shard = np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1)
     with ThreadPoolExecutor(_THREADS) as threads:
         taken = list(chain.from_iterable(threads.map(read, by_shard)))
-    run = np.concatenate([np.zeros(0, WIDE), *(one.run for one in taken)])
     counts = np.array([len(one.run) for one in taken], np.int64)
     weight = planned.shares * index.n_measurements.sum() / np.maximum(1, counts)
     return Sample(
         lines=planned.lines,
-        num_bytes=int(index.num_bytes[planned.lines].sum()),
         is_whole=planned.is_whole,
         num_silences=np.array([one.num_silences for one in taken], np.int64),
         longest_silence_us=np.array([one.longest_silence_us for one in taken], np.int64),
-        row=np.repeat(np.arange(len(taken)), counts),
-        time_us=run["event_time"],
-        hi=run["dst_hi"],
-        lo=run["dst_lo"],
-        rtt=run["rtt"],
+        run=np.concatenate([np.zeros(0, WIDE), *(one.run for one in taken)]),
         weight=np.repeat(weight, counts),
     )
 

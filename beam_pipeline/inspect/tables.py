@@ -5,126 +5,98 @@ from collections.abc import Iterator
 import numpy as np
 
 from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, generation_rows
-from beam_pipeline.inspect.comparison import Side, side_rows
-from beam_pipeline.inspect.facts import Facts
-from beam_pipeline.inspect.figures import FAMILIES
+from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.inspect.comparison import comparison_table
+from beam_pipeline.inspect.figures import FAMILIES, Figures
+from beam_pipeline.inspect.findings import Report
 from beam_pipeline.report.tables import Table, bytes_text, percent, span_us_text
 
 _MAX_PERIODS = 5
 
 
-def tables(facts: Facts) -> Iterator[Table]:
+def tables(report: Report) -> Iterator[Table]:
     """Yields all tables, in report order."""
-    manifest = facts.dataset.manifest
-    yield _overview(facts)
-    if facts.comparisons:
+    figures, manifest = report.figures, report.figures.dataset.manifest
+    yield comparison_table("Train and test", SPLITS, report.comparisons)
+    yield _hours(figures)
+    yield _destinations(figures)
+    yield _sizes(figures)
+    yield _families(figures)
+    for name, split in figures.splits.items():
         columns = (
-            *("", ("train", "text"), ("test", "text")),
-            *(("distance", "decimals2"), ("by chance", "decimals2"), "verdict"),
+            *("probe", "measurements", ("of the split", "percent"), "rows"),
+            *(("failed", "percent"), ("time", "span_us")),
         )
-        yield Table("Train against test", columns, facts.comparisons, "comparison")
-    yield _hours(facts)
-    yield _destinations(facts)
-    yield _sizes(facts)
-    yield _families(facts)
-    yield from _busiest(facts)
-    if manifest.counts.dead_letters:
-        yield _dead_letters(facts)
-    yield _gaps(facts)
+        rows = [tuple(probe.values()) for probe in split.busiest]
+        yield Table(f"The busiest probes of {name}", columns, rows, f"busiest_{name}")
+    if letters := manifest.counts.dead_letters:
+        number, read = manifest.counts.num_dead_letters, manifest.counts.rows_read
+        rows = [
+            (reason, count, count / read)
+            for reason, count in sorted(letters.items(), key=lambda item: -item[1])
+        ]
+        title = f"Dead letters: {number:,} of {read:,} input rows"
+        yield Table(title, ("reason", "rows", ("of the input", "percent3")), rows, "dead_letters")
+    yield _gaps(figures)
     if len(manifest.generations) > 1:
         rows = list(generation_rows(manifest))
         yield Table("Generations", GENERATION_COLUMNS, rows, "generations")
 
 
-def _overview(facts: Facts) -> Table:
-    splits = facts.splits
-    sides = [
-        Side.of_splits(name, facts.dataset, {name: split.probes}) for name, split in splits.items()
-    ]
-    rows = [
-        *side_rows(sides),
-        ("failed pings", *(percent(split.shares["failed pings"], 2) for split in splits.values())),
-        ("RTT, ms: median (80 %)", *(split.rtts.text() for split in splits.values())),
-    ]
-    return Table("Both sides", ("", *splits), rows, "overview")
-
-
-def _hours(facts: Facts) -> Table:
+def _hours(figures: Figures) -> Table:
+    splits = figures.splits
     rows = [
         (f"{hour:02d}", *(cell for one in groups for cell in (one.text(), one.failed_share)))
-        for hour, groups in enumerate(zip(*(s.hours for s in facts.splits.values()), strict=True))
+        for hour, groups in enumerate(zip(*(s.hours for s in splits.values()), strict=True))
     ]
-    names = [((f"{s} ms (80 %)", "count"), (f"{s} failed", "percent")) for s in facts.splits]
+    names = [((f"{s} ms (80 %)", "count"), (f"{s} failed", "percent")) for s in splits]
     columns = ("hour", *(column for pair in names for column in pair))
     return Table("RTT by hour, UTC", columns, rows, "hours")
 
 
-def _destinations(facts: Facts) -> Table:
+def _destinations(figures: Figures) -> Table:
     rows = []
-    for address, groups in facts.destinations.busiest.items():
+    for address, groups in figures.busiest_destinations.items():
         cells: list[str | float] = [address]
         for split, rtts in groups.items():
-            share = rtts.count / max(1, facts.splits[split].num_measurements)
+            share = rtts.count / max(1, figures.splits[split].totals.num_measurements)
             cells += [share, rtts.text(), rtts.failed_share]
         rows.append(cells)
     columns = [
         column
-        for s in facts.splits
+        for s in figures.splits
         for column in ((f"{s} share", "percent"), f"{s} ms (80 %)", (f"{s} failed", "percent"))
     ]
-    number = f"{len(rows)} busiest of {len(facts.destinations):,} sampled"
-    return Table(
-        f"RTT by destination: the {number}", ("destination", *columns), rows, "destinations"
-    )
+    title = f"RTT by destination: the {len(rows)} busiest of {len(figures.destinations):,} sampled"
+    return Table(title, ("destination", *columns), rows, "destinations")
 
 
-def _sizes(facts: Facts) -> Table:
+def _sizes(figures: Figures) -> Table:
     texts = {"bytes of a row": bytes_text, "time of a probe": span_us_text}
     rows = []
-    for split, figures in facts.splits.items():
-        for name, values in figures.sizes.items():
+    for name, split in figures.splits.items():
+        for what, values in split.sizes.items():
             if len(values):
                 points = np.quantile(values, (0, 0.1, 0.5, 0.9, 1)).tolist()
-                rows.append((split, name, *map(texts.get(name, "{:,.0f}".format), points)))
+                rows.append((name, what, *map(texts.get(what, "{:,.0f}".format), points)))
     columns = ("", ("", "text"), "min", "10 %", "median", "90 %", "max")
     return Table("Sizes of rows and histories", columns, rows, "sizes")
 
 
-def _families(facts: Facts) -> Table:
-    counts = [split.families for split in facts.splits.values()]
+def _families(figures: Figures) -> Table:
+    counts = [split.families for split in figures.splits.values()]
     rows = [
         (name, *(f"{of[at]:,} ({percent(of[at] / max(1, sum(of)), 2)})" for of in counts))
         for at, name in enumerate(FAMILIES)
     ]
-    return Table("Families: probe → destination", ("", *facts.splits), rows, "families")
+    return Table("Families: probe → destination", ("", *figures.splits), rows, "families")
 
 
-def _busiest(facts: Facts) -> Iterator[Table]:
-    columns = (
-        *("probe", "measurements", ("of the split", "percent"), "rows"),
-        *(("failed", "percent"), ("time", "span_us")),
-    )
-    for name, split in facts.splits.items():
-        rows = [tuple(probe.values()) for probe in split.busiest]
-        yield Table(f"The busiest probes of {name}", columns, rows, f"busiest_{name}")
-
-
-def _dead_letters(facts: Facts) -> Table:
-    counts = facts.dataset.manifest.counts
-    rows = [
-        (reason, count, count / max(1, counts.rows_read))
-        for reason, count in sorted(counts.dead_letters.items(), key=lambda item: -item[1])
-    ]
-    title = f"Dead letters: {counts.num_dead_letters:,} of {counts.rows_read:,} input rows"
-    columns = ("reason", "rows", ("of the input", "percent3"))
-    return Table(title, columns, rows, "dead_letters")
-
-
-def _gaps(facts: Facts) -> Table:
-    periods = [("no row spans it", period) for period in facts.uncovered[:_MAX_PERIODS]]
-    periods += [("nothing sampled in it", period) for period in facts.empty[:_MAX_PERIODS]]
+def _gaps(figures: Figures) -> Table:
+    periods = [("no row spans it", period) for period in figures.uncovered[:_MAX_PERIODS]]
+    periods += [("nothing sampled in it", period) for period in figures.empty[:_MAX_PERIODS]]
     rows = [(how, str(period), span_us_text(period.length_us)) for how, period in periods]
-    for split, sample in facts.samples.items():
+    for split, sample in figures.samples.items():
         silent = int((sample.num_silences > 0).sum())
         longest_us = int(sample.longest_silence_us.max(initial=0))
         what = f"silences in {silent:,} of {len(sample.lines):,} rows read of {split}"

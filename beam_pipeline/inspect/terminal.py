@@ -8,7 +8,8 @@ from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.rows import open_whole
 from beam_pipeline.errors import printable
 from beam_pipeline.inspect import comparison, row
-from beam_pipeline.inspect.facts import Facts, gather, sample_text
+from beam_pipeline.inspect.figures import gather
+from beam_pipeline.inspect.findings import Report, report_on, sample_text
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.report.tables import NONE, number_of
 from beam_pipeline.report.terminal import new_console, print_table, say
@@ -36,50 +37,50 @@ def show(
     is_summary = one_row is None and context is None
     if html is None and not is_summary:
         return
-    facts = gather(dataset)
+    report = report_on(gather(dataset))
     data = b""
     if html is not None:  # first, since a reader of stdout, such as head, may end the program
         from beam_pipeline.inspect.page import page
 
-        if one_row is None and (name := facts.typical_row):
+        if one_row is None and (name := report.figures.typical_row):
             one_row = row.read_row(dataset, name)
-        data = page(facts, one_row, context)
+        data = page(report, one_row, context)
         write_file(html, data)
     if is_summary:
-        print_facts(facts, console)
+        print_report(report, console)
     if html is not None:
         say(console, f"{html}: {len(data):,} bytes, to open in a browser")
 
 
 def show_changes(path: str, other: str) -> None:
     """Shows how a dataset differs from another (a folder) or from its own generation (a number)."""
-    found = comparison.compare_datasets(open_whole(path), other)
+    sides = comparison.sides_of(open_whole(path), other)
     console = new_console()
-    say(console, comparison.summary(found))
-    for table in comparison.change_tables(found):
-        print_table(console, table)
+    say(console, comparison.summary(*sides))
+    for table in comparison.change_tables(*sides):
+        print_table(console, table, _VERDICT_STYLES)
 
 
-def print_facts(facts: Facts, console: Console) -> None:
+def print_report(report: Report, console: Console) -> None:
     """Prints the findings and all tables, then whether test is like train."""
-    manifest = facts.dataset.manifest
-    probes = sum(split.num_probes for split in manifest.splits.values())
-    period = f", {facts.period} UTC" if facts.period else ""
+    figures = report.figures
+    manifest = figures.dataset.manifest
+    period = f", {figures.period} UTC" if figures.period else ""
     console.print(
-        f"[bold]{escape(printable(facts.dataset.path))}[/]: "
-        f"{number_of(manifest.counts.measurements, 'measurement')} of "
-        f"{number_of(probes, 'probe')}{period}; made by Probeline "
+        f"[bold]{escape(printable(figures.dataset.path))}[/]: "
+        f"{number_of(figures.totals.num_measurements, 'measurement')} of "
+        f"{number_of(figures.num_probes, 'probe')}{period}; made by Probeline "
         f"{escape(printable(manifest.versions.get('probeline', NONE)))}",
         soft_wrap=not console.is_terminal,
     )
     console.print()
-    for finding in facts.findings:
+    for finding in report.findings:
         mark = Text("!", "bold yellow") if finding.is_warning else Text("·", "dim")
         say(console, finding.text, mark)
-    for table in tables(facts):
+    for table in tables(report):
         print_table(console, table, _VERDICT_STYLES, SPLITS)
     console.print()
-    say(console, sample_text(facts))
-    if (found := comparison.conclusion(facts.comparisons)) is not None:
+    say(console, sample_text(figures))
+    if report.verdict:
         console.print()
-        say(console, found.text, style=_VERDICT_STYLES[found.verdict])
+        say(console, report.conclusion, style=_VERDICT_STYLES[report.verdict])

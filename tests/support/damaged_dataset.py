@@ -16,7 +16,7 @@ import pytest
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.dataset.croissant import croissant
-from beam_pipeline.dataset.data_card import SplitTotals, data_card
+from beam_pipeline.dataset.data_card import Totals, data_card
 from beam_pipeline.dataset.layout import place_of, shard_of_row
 from beam_pipeline.dataset.manifest import SPLITS, Manifest, Split, write_success
 from beam_pipeline.dataset.row_codec import decode_record, is_ipv6
@@ -81,7 +81,7 @@ def describe_anew(folder: Path) -> None:
         manifest = Manifest.from_json(data)
     except ValueError:
         return
-    totals: dict[str, SplitTotals] = dict.fromkeys(SPLITS, SplitTotals())
+    totals: dict[str, Totals] = dict.fromkeys(SPLITS, Totals())
     (folder / "README.md").write_text(data_card(manifest, totals, "python"))
     (folder / "croissant.json").write_bytes(croissant(manifest, totals, data))
 

@@ -22,7 +22,7 @@ from beam_pipeline.dataset.data_card import (
     CARD_HEAD,
     CARD_HEADS,
     CARD_NAME,
-    SplitTotals,
+    Totals,
     command_of,
     data_card,
     read_totals,
@@ -157,7 +157,7 @@ def test_hugging_face_size_category(num_rows: int, category: str, dataset: Path)
     train = dataclasses.replace(manifest.splits["train"], num_records=num_rows)
     test = dataclasses.replace(manifest.splits["test"], num_records=0)
     changed = dataclasses.replace(manifest, splits={"train": train, "test": test})
-    card = DatasetCard(data_card(changed, dict.fromkeys(SPLITS, SplitTotals()), ""))
+    card = DatasetCard(data_card(changed, dict.fromkeys(SPLITS, Totals()), ""))
     assert card.data.to_dict()["size_categories"] == [category]
     assert f"'{category}'" in (DatasetCardData.__doc__ or "")  # which lists them
     files = [file for config in card.data.to_dict()["configs"] for file in config["data_files"]]

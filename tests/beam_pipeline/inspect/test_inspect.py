@@ -17,17 +17,9 @@ from beam_pipeline.dataset.manifest import Counts, Generation, write_success
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect import sample as inspect_sample
-from beam_pipeline.inspect.comparison import (
-    Changes,
-    Side,
-    compare_datasets,
-    judge,
-    ks_distance,
-    probe_changes,
-)
-from beam_pipeline.inspect.facts import Facts, gather
-from beam_pipeline.inspect.figures import weighted_quantiles
-from beam_pipeline.inspect.index import uncovered
+from beam_pipeline.inspect.comparison import Side, judge, ks_distance, probe_changes, sides_of
+from beam_pipeline.inspect.figures import gather, uncovered, weighted_quantiles
+from beam_pipeline.inspect.findings import Report, report_on
 from beam_pipeline.inspect.sample import draw, plan
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.main import main
@@ -37,9 +29,17 @@ from tests.support.probe_rows_on_disk import RowSpec, ipv4_probe, make_measureme
 from tests.support.repository import ROOT
 
 
-def cells(facts: Facts, name: str) -> dict[str, list[str]]:
+def report_of(folder: Path) -> Report:
+    return report_on(gather(open_dataset(str(folder))))
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    return {one.name: one.verdict for one in report.comparisons if one.verdict}
+
+
+def cells(report: Report, name: str) -> dict[str, list[str]]:
     """Returns the rows of a table by their first cell."""
-    found = next(one for one in tables(facts) if one.name == name)
+    found = next(one for one in tables(report) if one.name == name)
     return {row[0]: row[1:] for row in found.cells}
 
 
@@ -63,7 +63,8 @@ def test_figures_equal_plain_python(flags: list[str], tmp_path: Path) -> None:
     output = tmp_path / "rows"
     flags = [*flags, "--train_ratio=0.6", "--max_row_size_mb=0.01", "--num_shards=3"]
     assert main([f"--input={tmp_path}/*.parquet", f"--output={output}", *flags]) == 0
-    facts = gather(open_dataset(str(output)))
+    report = report_of(output)
+    facts = report.figures
     expected = reference_rows(table)
     probes = {
         split: set(pq.read_table(output / split / "rows.parquet")["src_addr"].to_pylist())
@@ -73,7 +74,7 @@ def test_figures_equal_plain_python(flags: list[str], tmp_path: Path) -> None:
         own = {probe: expected[probe] for probe in probes[split]}
         flat = [one for rows in own.values() for one in rows]
         rtts = sorted(rtt for _, _, rtt in flat if rtt >= 0)
-        overview = {name: row[place] for name, row in cells(facts, "overview").items()}
+        overview = {name: row[place] for name, row in cells(report, "comparison").items()}
         assert overview["probes"] == str(len(own))
         assert overview["measurements"] == f"{len(flat):,}"
         assert overview["failed pings"] == f"{100 * (1 - len(rtts) / len(flat)):.2f} %"
@@ -82,23 +83,23 @@ def test_figures_equal_plain_python(flags: list[str], tmp_path: Path) -> None:
         median = figures.rtts.quantiles_ms[1]
         assert median == pytest.approx(rtts[(len(rtts) - 1) // 2], rel=1e-3, abs=1e-3)
         busiest = max(own, key=lambda probe: len(own[probe]))
-        assert figures.busiest[0]["address"] == busiest
-        assert figures.busiest[0]["n_measurements"] == len(own[busiest])
+        assert figures.busiest[0]["probe"] == busiest
+        assert figures.busiest[0]["measurements"] == len(own[busiest])
         for hour, group in enumerate(figures.hours):
             own_hour = [one for one in flat if one[0] // HOUR_US % 24 == hour]
             assert group.count == pytest.approx(len(own_hour))
             failed = sum(rtt < 0 for _, _, rtt in own_hour)
             assert group.failed_share == pytest.approx(failed / len(own_hour))
         ipv6 = sum(destination >> 32 != 0xFFFF for _, destination, _ in flat)
-        assert figures.shares["IPv6 destinations"] == pytest.approx(ipv6 / len(flat))
+        assert overview["IPv6 destinations"] == f"{100 * ipv6 / len(flat):.2f} %"
     counts: dict[int, int] = {}
     for rows in expected.values():
         for _, destination, _ in rows:
             counts[destination] = counts.get(destination, 0) + 1
     assert len(facts.destinations) == len(counts)
-    top = next(iter(facts.destinations.busiest.values()))
+    top = next(iter(facts.busiest_destinations.values()))
     assert sum(there.count for there in top.values()) == pytest.approx(max(counts.values()))
-    assert cells(facts, "dead_letters") == {"rtt_null": ["5", "0.125 %"]}
+    assert cells(report, "dead_letters") == {"rtt_null": ["5", "0.125 %"]}
 
 
 def test_families_and_sizes(tmp_path: Path) -> None:
@@ -108,19 +109,15 @@ def test_families_and_sizes(tmp_path: Path) -> None:
         RowSpec("2001:db8::1", make_measurements(30, 3)),
     ]
     ipv6 = int((rows[0].run["dst_hi"] != 0).sum())
-    facts = gather(open_dataset(str(write_dataset(tmp_path / "rows", rows, "arrow"))))
-    families = {name: row[0].split(" ")[0] for name, row in cells(facts, "families").items()}
+    report = report_of(write_dataset(tmp_path / "rows", rows, "arrow"))
+    families = {name: row[0].split(" ")[0] for name, row in cells(report, "families").items()}
     assert families == {
         "IPv4 → IPv4": str(160 - ipv6), "IPv4 → IPv6": str(ipv6),
         "IPv6 → IPv4": "30", "IPv6 → IPv6": "0",
     }  # fmt: skip
-    (probe, other) = facts.splits["train"].busiest
-    assert [probe[key] for key in ("address", "num_rows", "n_measurements")] == [
-        "192.0.2.1",
-        2,
-        160,
-    ]
-    assert other["n_measurements"] == 30
+    (probe, other) = report.figures.splits["train"].busiest
+    assert (probe["probe"], probe["rows"], probe["measurements"]) == ("192.0.2.1", 2, 160)
+    assert other["measurements"] == 30
     span = int(rows[1].run["event_time"][-1] - rows[0].run["event_time"][0])
     assert probe["span_us"] == span
 
@@ -175,10 +172,8 @@ def test_sample_is_bounded_and_independent_of_shards(tmp_path: Path, monkeypatch
         assert not sample.is_whole
         assert 1 < len(sample.lines) <= 32
         assert 2500 < len(sample) <= 3000 + 32
-        assert sample.num_bytes == index.num_bytes[sample.lines].sum()
         assert sample.weight.sum() == pytest.approx(index.n_measurements.sum())
-        sources = index.src_id[sample.lines][sample.row]
-        found.append(sorted(zip(sources.tolist(), sample.time_us.tolist(), sample.rtt.tolist())))
+        found.append(sorted(sample.run.tolist()))
     assert found[0] == found[1]
 
 
@@ -203,7 +198,7 @@ def test_a_measurement_is_as_likely_in_a_large_row_as_in_a_small_one(tmp_path, m
     monkeypatch.setattr(inspect_sample, "MAX_MEASUREMENTS", 5000)
     sample = draw(dataset.rows("train"))
     assert len(sample.lines) == 51  # the large one, and a point for each 240 of the others
-    share = sample.weight[sample.rtt > 70].sum() / sample.weight.sum()
+    share = sample.weight[sample.run["rtt"] > 70].sum() / sample.weight.sum()
     assert share == pytest.approx(0.5, abs=0.01)
 
 
@@ -231,19 +226,18 @@ def test_the_distance_is_the_largest_difference_of_shares(a: list[int], b: list[
 
 
 def test_a_test_set_like_the_train_set_is_called_so(alike: Path, capsys, wide) -> None:
-    facts = gather(open_dataset(str(alike)))
-    assert {comparison.verdict for comparison in facts.comparisons} == {"alike"}
+    assert set(verdicts(report_of(alike)).values()) == {"alike"}
     text = said(capsys, str(alike))
-    assert "· Train and test are alike in all that was compared." in text
+    assert "The test set is like the train set in all 8 respects compared." in text
     assert "UNLIKE" not in text
 
 
 def test_a_test_set_unlike_the_train_set_is_shown_first(unlike: Path, capsys, wide) -> None:
-    facts = gather(open_dataset(str(unlike)))
-    verdicts = {comparison.name: comparison.verdict for comparison in facts.comparisons}
-    assert verdicts.pop("RTT") == "unlike" and verdicts.pop("failed pings") == "unlike"
-    assert set(verdicts.values()) == {"alike"}
-    assert facts.findings[0].is_warning
+    report = report_of(unlike)
+    found = verdicts(report)
+    assert found.pop("RTT") == "unlike" and found.pop("failed pings") == "unlike"
+    assert set(found.values()) == {"alike"}
+    assert report.findings[0].is_warning
     lines = said(capsys, str(unlike)).splitlines()
     assert re.fullmatch(
         r"! In RTT, train and test are UNLIKE each other: 40(\.\d)? ms \(.*\) against 1[12]\d ms "
@@ -251,26 +245,25 @@ def test_a_test_set_unlike_the_train_set_is_shown_first(unlike: Path, capsys, wi
     ), lines[2]  # fmt: skip
     assert any("failed pings, train and test are UNLIKE" in line for line in lines[:5])
     assert lines[-1] == (  # and last, where a terminal stands when all has gone by
-        "The test set is unlike the train set in RTT and failed pings; in 6 of 8 respects they are "
-        "alike."
+        "The test set is unlike the train set in RTT, failed pings; is like it in 6 of 8 respects."
     )
 
 
 def test_difference_within_chance(tmp_path: Path) -> None:
     rows = [RowSpec("192.0.2.1", day_of_pings(500, 1)), RowSpec("192.0.2.3", day_of_pings(500, 3))]
     test = [RowSpec("192.0.2.2", day_of_pings(500, 2, rtt_ms=60.0))]
-    facts = gather(open_dataset(str(write_dataset(tmp_path / "r", rows, "compact", 1, test))))
-    (rtt,) = (one for one in facts.comparisons if one.name == "RTT")
+    report = report_of(write_dataset(tmp_path / "r", rows, "compact", 1, test))
+    (rtt,) = (one for one in report.comparisons if one.name == "RTT")
     assert rtt.verdict == "unlike" and rtt.chance == 1.0
-    assert "so few probes carry them that chance alone goes up to 1.00" in rtt.sentence
-    assert rtt.sentence in [finding.text for finding in facts.findings if finding.is_warning]
+    (text,) = (one.text for one in report.findings if one.text.startswith("In RTT, "))
+    assert "so few probes carry them that chance alone goes up to 1.00" in text
 
 
 def test_no_test_set(tmp_path: Path, capsys, wide) -> None:
     write_dataset(tmp_path / "rows", many_probes(3, 0), "arrow")
     text = said(capsys, str(tmp_path / "rows"))
-    assert "! There is no test set" in text and "Train against test" not in text
-    assert gather(open_dataset(str(tmp_path / "rows"))).comparisons == []
+    assert "! There is no test set" in text and "verdict" not in text
+    assert report_of(tmp_path / "rows").verdict is None
 
 
 def test_anonymized_addresses_are_reported(alike: Path, tmp_path: Path, monkeypatch) -> None:
@@ -279,7 +272,7 @@ def test_anonymized_addresses_are_reported(alike: Path, tmp_path: Path, monkeypa
     flags = [f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/rows"]
     assert main([*flags, "--anonymize=prefix_preserving"]) == 0
     told, untold = (
-        [f.text for f in gather(open_dataset(str(path))).findings if "the real ones" in f.text]
+        [found.text for found in report_of(path).findings if "the real ones" in found.text]
         for path in (tmp_path / "rows", alike)
     )
     assert untold == [] and len(told) == 1
@@ -304,7 +297,7 @@ def test_tiny_datasets(name: str, tmp_path: Path, capsys) -> None:
     }[name]
     write_dataset(tmp_path / "rows", rows[0], "compact", 2, rows[1])
     text = said(capsys, str(tmp_path / "rows"), f"--html={tmp_path}/page.html")
-    assert "Both sides" in text and (tmp_path / "page.html").stat().st_size > 5000
+    assert "Train and test" in text and (tmp_path / "page.html").stat().st_size > 5000
     assert "nan" not in text.lower()
     assert "nan" not in re.sub("<[^>]*>", "", (tmp_path / "page.html").read_text()).lower()
 
@@ -322,13 +315,13 @@ def test_terminal_widths(columns: int, alike: Path, capsys, monkeypatch) -> None
     assert max(map(len, text.splitlines())) <= columns
     assert "…" not in text
     words = set(text.split())
-    facts = gather(open_dataset(str(alike)))
-    for table in tables(facts):
+    report = report_of(alike)
+    for table in tables(report):
         first_number = table.formats.count("text")
         for row in table.cells:
             numbers = " ".join(row[first_number:]).split()
             assert words.issuperset(numbers), (table.name, row)
-    for finding in facts.findings:
+    for finding in report.findings:
         assert words.issuperset(finding.text.split())
     row = re.sub(r"\x1b\[[\d;]*m", "", said(capsys, str(alike), "--row=0"))
     assert max(map(len, row.splitlines())) <= columns and "…" not in row
@@ -364,12 +357,9 @@ def write(folder: Path, sizes: dict[int, int], encoding: str = "compact") -> Pat
 def state(probes: dict[int, tuple[int, int]]) -> Side:
     ids = np.array(sorted(probes), np.int64)
     values = np.array([probes[each] for each in ids.tolist()], np.int64).reshape(-1, 2)
-    counts = Counts(1, 0, int(values[:, 1].sum()), {})
     splits = np.array(["train", "test"])[values[:, 0]]
-    table = pa.table({"src_id": ids, "split": splits, "n_measurements": values[:, 1]})
-    return Side(
-        *("rows", len(ids), len(ids), counts.measurements, None), counts=counts, probes=table
-    )
+    table = pa.table({"src_id": ids, "split": splits, "num_measurements": values[:, 1]})
+    return Side("rows", {}, probes=table)
 
 
 _PROBES = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 1), st.integers(1, 4)))
@@ -395,20 +385,21 @@ def test_probe_changes_equal_those_of_dicts(
         )
         for what, probes in groups.items()
     ]
-    assert probe_changes(Changes(state(before), state(now), [])) == wanted
+    assert probe_changes(state(before), state(now)) == wanted
 
 
 def test_compare_datasets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = write(tmp_path / "old", {1: 30, 2: 40, 3: 50}, "arrow")
     new = write(tmp_path / "new", {1: 30, 2: 90, 3: 50, 4: 25, 5: 5})
     shown = shown_by(capsys, str(new), f"--compare={old}")
-    assert "80 measurements more than" in shown
+    assert f"{new} against {old}: +80 measurements, +2 probes; of the probes, " in shown
     assert "2 new, 1 grown, 2 with as many measurements." in shown
+    assert "IPv6 destinations 0.00 % 0.00 % 0.00 alike" in shown
     assert "measurements 120 200 +80" in shown and "probes 3 5 +2" in shown
     assert "grown 1 40 90" in shown
     assert "measurement_encoding arrow compact" in shown
     shown = shown_by(capsys, str(old), f"--compare={new}")
-    assert "80 measurements fewer" in shown and "2 no longer there" in shown
+    assert ": -80 measurements" in shown and "2 no longer there" in shown
     assert "Options that differ" not in shown_by(capsys, str(new), f"--compare={new}")
 
 
@@ -437,13 +428,13 @@ def test_compare_generations(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     grown = replace(manifest, counts=first.counts.plus(second.counts), versions={"numpy": "2.0"})
     write_success(str(rows), replace(grown, generations=[first, second]).to_json())
     shown = shown_by(capsys, str(rows), "--compare=1")
-    assert "70 measurements more than generation 1 and 3 probes instead of 2." in shown
+    assert "rows against generation 1: +70 measurements, +1 probes. Only a copy" in shown
     assert "measurements 100 170 +70" in shown and "dead letters 5 5 +0" in shown
-    assert "last measurement, UTC 2024-01-01 01:00 2024-01-01 23:" in shown
+    assert "last measurement, UTC 2024-01-01 01:00:00 2024-01-01 23:" in shown
     assert "input_format auto parquet" in shown and "version of numpy 1.0 2.0" in shown
     assert "What was added" in shown and "2: 2026-11-01" in shown
-    found = compare_datasets(open_dataset(str(rows)), "2")
-    assert found.before.counts == found.now.counts and found.generations == []
+    before, now = sides_of(open_dataset(str(rows)), "2")
+    assert before.facts["dead letters"] == now.facts["dead letters"] == 5 and before.later == []
     assert "has generations 1 to 2; write a folder" in refusal(capsys, 2, str(rows), "--compare=3")
     line = refusal(capsys, 2, str(rows), "--compare=1", "--html=page.html")
     assert "excludes --html, --row and --context" in line
