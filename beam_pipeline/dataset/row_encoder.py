@@ -36,11 +36,18 @@ _US_PER_SECOND = 1_000_000
 
 def encode_compact(run: np.ndarray) -> bytes:
     """Encodes the measurements of a sorted run that spans less than 2**32 s as compact bytes."""
-    bounds = np.array([0, len(run)])
-    (size,) = compact_sizes(run, bounds).tolist()
-    words = np.zeros(-(-size // 8), np.int64)
-    _write_compact(*_fields(run), bounds, np.zeros(1, np.int64), *_views(words))
-    return words.view(np.uint8)[:size].tobytes()
+    return encode_compact_rows(run, np.array([0, len(run)]))[0]
+
+
+def encode_compact_rows(run: np.ndarray, bounds: np.ndarray) -> list[bytes]:
+    """Encodes each run[bounds[i]:bounds[i + 1]], not empty, as `encode_compact`."""
+    sizes = compact_sizes(run, bounds)
+    ends = np.cumsum(arrow_record.padded(sizes))
+    starts = np.append(0, ends[:-1])
+    words = np.zeros(ends[-1] // 8, np.int64)
+    _write_compact(*_fields(run), bounds, starts, *_views(words))
+    data, stops = words.tobytes(), (starts + sizes).tolist()
+    return [data[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
 
 
 def compact_sizes(run: np.ndarray, bounds: np.ndarray) -> np.ndarray:

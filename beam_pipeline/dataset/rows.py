@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 from array_record.python.array_record_module import ArrayRecordReader
 
+from beam_pipeline.dataset.decoded_rows import BATCH_BYTES, BATCH_RECORDS, DecodedRows, decode
 from beam_pipeline.dataset.layout import OutputFormat
 from beam_pipeline.dataset.manifest import (
     INDEX_NAME,
@@ -41,7 +42,7 @@ from beam_pipeline.dataset.manifest import (
     committed_manifest,
 )
 from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
-from beam_pipeline.dataset.row_index import RowIndex, read_index, read_lines
+from beam_pipeline.dataset.row_index import RowIndex, numbers, read_index, read_lines
 from beam_pipeline.dataset.tfrecord import (
     FRAMING_BYTES,
     HEAD_BYTES,
@@ -60,6 +61,7 @@ READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)
 _FAILED_CALL = re.compile(r"\w+\(\) failed: (?P<reason>[^;]*)")
 _ERRNOS = {os.strerror(number): number for number in errno.errorcode}
 _SHARD_SUFFIXES = (".arrayrecord", ".tfrecord")
+_CHECKED = ("src_id", "row_index", "n_measurements")  # of each record, with its line
 _MAX_OPEN_SHARDS = 64  # per thread; an open shard takes at least 8 bytes per record
 
 
@@ -284,6 +286,17 @@ class Lines(Protocol):
     def of_shard(self, shard: int) -> slice: ...
 
 
+def _together(rows: np.ndarray, num_bytes: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields consecutive ones of some rows, up to a few MiB or one row."""
+    ends, begin = np.cumsum(num_bytes[rows]), 0
+    while begin < len(rows):
+        limit = BATCH_BYTES + (ends[begin - 1] if begin else 0)
+        fitting = int(np.searchsorted(ends, limit, "right"))
+        end = max(begin + 1, min(fitting, begin + BATCH_RECORDS))
+        yield rows[begin:end]
+        begin = end
+
+
 class RowReader[Rows: Lines]:
     """Reads the rows of a split by number; thread-safe and picklable.
 
@@ -335,8 +348,37 @@ class RowReader[Rows: Lines]:
         self.check(row, decoded.src_id, decoded.row_index, decoded.n_measurements)
         return decoded
 
-    def batches(self, row: int, max_measurements: int) -> Iterator[pa.RecordBatch]:
-        """Yields the parts of `ProbeRow.to_batches`; BadRowError as `decode`."""
+    def batches(
+        self, rows: np.ndarray, max_measurements: int
+    ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+        """Yields the measurements of rows in order: long rows in parts, short ones together.
+
+        BadRowError as `decode`.
+
+        Yields:
+          int64 [m], the row of each measurement, and MEASUREMENT_SCHEMA [m]; m is at most
+          `max_measurements`, a multiple of 8.
+        """
+        for some in _together(rows, self.rows.num_bytes):
+            if len(some) == 1:
+                row = int(some[0])
+                yield from (
+                    (np.full(len(each), row), each) for each in self._parts(row, max_measurements)
+                )
+                continue
+            at = 0
+            for found in decode([self.read(row) for row in some.tolist()]):
+                if isinstance(found, Exception):
+                    raise self.bad_row(int(some[at]), one_line(found)) from found
+                here = some[at : at + len(found.num_bytes)]
+                at += len(here)
+                self._check_all(here, found)
+                of_each, batch = np.repeat(here, np.diff(found.bounds)), found.to_batch()
+                for begin in range(0, len(of_each), max_measurements):
+                    part = of_each[begin : begin + max_measurements]
+                    yield part, batch.slice(begin, max_measurements)
+
+    def _parts(self, row: int, max_measurements: int) -> Iterator[pa.RecordBatch]:
         try:
             decoded = decode_record(self.read(row))
             self.check(row, decoded.src_id, decoded.row_index, decoded.n_measurements)
@@ -344,13 +386,22 @@ class RowReader[Rows: Lines]:
         except READ_ERRORS as error:
             raise self.bad_row(row, one_line(error)) from error
 
+    def _check_all(self, rows: np.ndarray, found: DecodedRows) -> None:
+        columns = [numbers(found.columns, name) for name in _CHECKED]
+        is_other = [
+            column != getattr(self.rows, name)[rows]
+            for name, column in zip(_CHECKED, columns, strict=True)
+        ]
+        for at in np.flatnonzero(np.logical_or.reduce(is_other)).tolist():
+            self.check(int(rows[at]), *(int(column[at]) for column in columns))
+
     def check(self, row: int, src_id: int, row_index: int, n_measurements: int) -> None:
         """Raises BadRowError if a record's columns differ from the line of `row`."""
         found, rows = (src_id, row_index, n_measurements), self.rows
         said = int(rows.src_id[row]), int(rows.row_index[row]), int(rows.n_measurements[row])
         if found != said:
-            names = "(src_id, row_index, n_measurements)"
-            raise self.bad_row(row, f"its {names} is {found}, rows.parquet says {said}")
+            names = ", ".join(_CHECKED)
+            raise self.bad_row(row, f"its ({names}) is {found}, rows.parquet says {said}")
 
     def bad_row(self, row: int, reason: str) -> BadRowError:
         shard, position = self.rows.place(row)

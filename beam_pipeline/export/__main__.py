@@ -6,7 +6,7 @@
   python -m beam_pipeline.export rows --output=- --split=test | head    CSV
 
 They come in the order of the dataset: train before test, shard by shard, row by row. Rows that
-rows.parquet rules out are not read. Memory is that of one record and a million measurements. Does
+rows.parquet rules out are not read. Memory is a few MiB of records and a million measurements. Does
 not need Beam. Exit codes: 0, written; 1, nothing matches, or the dataset is unfinished or damaged;
 2, invalid command.
 """

@@ -3,9 +3,9 @@
   python -m beam_pipeline.verify rows
   python -m beam_pipeline.verify gs://bucket/rows --max_faults=100
 
-Does not need Beam. Memory is one record, about 50 bytes per row, and rows.parquet of one split.
-Prints one line per check, and each fault with its shard and record. Exit codes: 0, all promises are
-kept; 1, some are broken, or the dataset is not finished; 2, invalid command.
+Does not need Beam. Memory is a few MiB of records, about 50 bytes per row, and rows.parquet of one
+split. Prints one line per check, and each fault with its shard and record. Exit codes: 0, all
+promises are kept; 1, some are broken, or the dataset is not finished; 2, invalid command.
 """
 
 import sys

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,8 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.placement import places, probe_hashes
 from beam_pipeline.dataset.row_codec import COMPACT_MAX_SPAN_SECONDS
-from beam_pipeline.dataset.row_index import INDEX_SCHEMA
-from beam_pipeline.verify.record import StoredRow
+from beam_pipeline.dataset.row_index import INDEX_SCHEMA, numbers
+from beam_pipeline.verify.records import StoredRows
 
 _US_PER_SECOND = 1_000_000
 _MIN_FULL = 0.98
@@ -57,45 +57,47 @@ class FactCollector:
     def __init__(self, options: DatasetOptions) -> None:
         self._options, self._full_bytes = options, min_full_bytes(options)
         self._facts = [np.empty(0, FACTS)]
-        self._ends: list[tuple] = []
-        self._lines: list[dict[str, Any]] = []  # of the shard
+        self._ends = [np.empty(0, ENDS)]
+        self._num_ends = 0
+        self._lines: list[pa.Table] = []  # of the shard
 
-    def add(self, stored: StoredRow) -> None:
-        """Adds the facts of a row, with counts from its measurements."""
-        row, columns = stored.row, stored.columns
-        ends = -1
-        has_several_rows = row.row_index > 0 or row.num_bytes >= self._full_bytes
-        if has_several_rows and len(columns.rtt):
-            ends = len(self._ends)
-            hi, lo, rtt = columns.hi, columns.lo, columns.rtt
-            self._ends.append(tuple((hi[i], lo[i], rtt[i]) for i in (0, -1)))
-        self._lines.append(
-            {
-                "shard": stored.shard.number,
-                "position": stored.record,
-                "num_bytes": row.num_bytes,
-                "src_id": row.src_id,
-                "src_addr": row.src_addr,
-                "row_index": row.row_index,
-                "n_measurements": len(columns.time_us),
-                "num_ipv6": np.count_nonzero(columns.family == addresses.FAMILY_IPV6),
-                "num_failed": np.count_nonzero(columns.rtt < 0),
-                "first_timestamp": row.first_timestamp_us,
-                "last_timestamp": row.last_timestamp_us,
-                "ends": ends,
-            }
-        )
-
-    def end_shard(self, split: int) -> pa.Table:
-        """Returns the expected lines of rows.parquet for the rows since the last call."""
-        lines = pa.Table.from_pylist(self._lines, INDEX_SCHEMA)
-        facts = np.zeros(len(lines), FACTS)
-        for name in INDEX_SCHEMA.names:
-            if name in FACTS.names:
-                facts[name] = lines[name].to_numpy()
-        facts["src_addr_crc32"] = [zlib.crc32(line["src_addr"].encode()) for line in self._lines]
-        facts["split"], facts["ends"] = split, [line["ends"] for line in self._lines]
+    def add(self, rows: StoredRows) -> None:
+        """Adds the facts of rows, with counts from their measurements."""
+        columns, decoded, sizes = rows.columns, rows.decoded, rows.sizes
+        of_lines = {
+            "shard": np.full(len(sizes), rows.shard.number, np.int32),
+            "position": np.arange(len(sizes)) + rows.first_record,
+            "num_bytes": decoded.num_bytes,
+            "n_measurements": sizes,
+            "num_ipv6": rows.count(columns.family == addresses.FAMILY_IPV6),
+            "num_failed": rows.count(columns.rtt < 0),
+        }
+        stored = {
+            name: decoded.columns[name] for name in INDEX_SCHEMA.names if name not in of_lines
+        }
+        every = {**stored, **of_lines}
+        lines = pa.table({name: every[name] for name in INDEX_SCHEMA.names}).cast(INDEX_SCHEMA)
+        self._lines.append(lines)
+        facts = np.zeros(len(sizes), FACTS)
+        for name in FACTS.names or ():
+            if name in INDEX_SCHEMA.names:
+                facts[name] = numbers(lines, name)
+        facts["src_addr_crc32"] = [zlib.crc32(each.encode()) for each in rows.src_addrs]
+        facts["split"], facts["ends"] = rows.shard.split, -1
+        has_several_rows = (facts["row_index"] > 0) | (decoded.num_bytes >= self._full_bytes)
+        which = np.flatnonzero(has_several_rows & (sizes > 0))
+        facts["ends"][which] = self._num_ends + np.arange(len(which))
+        ends = np.empty(len(which), ENDS)
+        for name, at in ("first", rows.bounds[which]), ("last", rows.bounds[which + 1] - 1):
+            for part, values in ("hi", columns.hi), ("lo", columns.lo), ("rtt", columns.rtt):
+                ends[name][part] = values[at]
+        self._ends.append(ends)
+        self._num_ends += len(ends)
         self._facts.append(facts)
+
+    def end_shard(self) -> pa.Table:
+        """Returns the expected lines of rows.parquet for the rows since the last call."""
+        lines = pa.concat_tables([INDEX_SCHEMA.empty_table(), *self._lines])
         self._lines = []
         return lines
 
@@ -105,7 +107,7 @@ class FactCollector:
         self._facts = []
         names = ("position", "shard", "split", "row_index", "src_id")
         facts = facts[np.lexsort([facts[name] for name in names])]
-        return AllRows(facts, np.array(self._ends, ENDS), shards, self._options, is_complete)
+        return AllRows(facts, np.concatenate(self._ends), shards, self._options, is_complete)
 
 
 def shard_order(shard: str, lines: pa.Table, format_version: int) -> Iterator[Fault]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from beam_pipeline.dataset.decoded_rows import BATCH_BYTES, BATCH_RECORDS, DecodedRows, decode
 from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.manifest import INDEX_NAME, NAMES_NAME, SPLITS, Shard, Split
 from beam_pipeline.dataset.row_index import parse_index
@@ -17,9 +18,9 @@ from beam_pipeline.dataset.rows import Dataset, read_shard
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import read_file
-from beam_pipeline.verify import across, files, record
+from beam_pipeline.verify import across, files, records
 from beam_pipeline.verify.across import AllRows, FactCollector, Fault
-from beam_pipeline.verify.record import ShardPlace, StoredRow
+from beam_pipeline.verify.records import RecordFault, ShardPlace, StoredRows
 
 
 class Promise(NamedTuple):
@@ -27,7 +28,7 @@ class Promise(NamedTuple):
 
     text: str
     unit: str
-    of_record: Callable[[StoredRow], Iterator[str]] | None = None
+    of_records: Callable[[StoredRows], Iterator[RecordFault]] | None = None
     of_rows: Sequence[Callable[[AllRows], Iterator[Fault]]] = ()
 
 
@@ -38,19 +39,19 @@ PROMISES = {
     "files": Promise("names, checksums, none extra", "files"),
     "records": Promise("readable, one schema, one row", "records"),
     "totals": Promise("the manifest's numbers are true", "files"),
-    "encoding": Promise("as the options say", "records", record.encoding),
-    "row_columns": Promise("count, timestamps, span are true", "records", record.row_columns),
-    "order": Promise("by event_time, dst_addr, rtt", "measurements", record.measurement_order),
-    "rtt": Promise("finite, negative only as -1.0", "measurements", record.rtt_values),
-    "destinations": Promise("canonical, of their ip_version", "measurements", record.destinations),
+    "encoding": Promise("as the options say", "records", records.encoding),
+    "row_columns": Promise("count, timestamps, span are true", "records", records.row_columns),
+    "order": Promise("by event_time, dst_addr, rtt", "measurements", records.measurement_order),
+    "rtt": Promise("finite, negative only as -1.0", "measurements", records.rtt_values),
+    "destinations": Promise("canonical, of their ip_version", "measurements", records.destinations),
     "size": Promise(
-        "none too large, full but the last", "records", record.too_large, [across.underfull]
+        "none too large, full but the last", "records", records.too_large, [across.underfull]
     ),
     "identity": Promise(
-        "src_id and src_addr, one to one", "records", record.identity, [across.collisions]
+        "src_id and src_addr, one to one", "records", records.identity, [across.collisions]
     ),
     "placement": Promise(
-        "right split, shard, order there", "records", record.placement, [across.one_split]
+        "right split, shard, order there", "records", records.placement, [across.one_split]
     ),
     "probe_rows": Promise(
         *("0, 1, … and in time order", "records"),
@@ -147,18 +148,19 @@ class Verification:
         self._advance(shard.num_bytes)
         if num_bytes is None:
             self.is_complete = False
-            return self._facts.end_shard(place.split)
+            return self._facts.end_shard()
         num_records = num_read = 0
+        reading = read_shard(self._dataset.file(shard.path), self._options.output_format)
         try:
-            for data in read_shard(self._dataset.file(shard.path), self._options.output_format):
-                num_read += self._check_record(data, place, num_records)
-                num_records += 1
-                self._advance(num_bytes / max(1, shard.num_records))
+            for some in _in_batches(reading):
+                num_read += self._check_records(some, place, num_records)
+                num_records += len(some)
+                self._advance(num_bytes * len(some) / max(1, shard.num_records))
         except (DamagedRecordError, OSError) as error:
             self.is_complete = False
             self._take("records", [Fault(shard.path, None, one_line(error))])
-            return self._facts.end_shard(place.split)
-        lines = self._facts.end_shard(place.split)
+            return self._facts.end_shard()
+        lines = self._facts.end_shard()
         found = {"num_bytes": num_bytes, "num_records": num_records}
         if num_read == num_records:  # else already a fault that explains missing measurements
             found["num_measurements"] = int(lines["n_measurements"].to_numpy().sum())
@@ -171,27 +173,36 @@ class Verification:
         self._take("files", [Fault(path, None, message)] if message else [], 1)
         return size
 
-    def _check_record(
-        self, data: bytes | DamagedRecordError, place: ShardPlace, number: int
-    ) -> bool:
-        """Checks a record and keeps its facts; returns whether it is readable."""
-        try:
-            if isinstance(data, DamagedRecordError):
-                raise data
-            stored = record.read_row(data, place, number)
-        except record.UNREADABLE_RECORD as error:
-            self.is_complete = False
-            message = f"it cannot be read: {error}"
-            self._take("records", [Fault(place.path, number, message)], 1)
-            return False
-        self._take("records", (), 1)
+    def _check_records(
+        self, data: Sequence[bytes | DamagedRecordError], place: ShardPlace, first: int
+    ) -> int:
+        """Checks records and keeps their facts; returns how many are readable."""
+        number, num_read = first, 0
+        for found in _decoded(data):
+            if isinstance(found, DecodedRows):
+                rows = StoredRows.of(found, place, number)
+                self._check_rows(rows)
+                num_read += len(rows.sizes)
+                number += len(rows.sizes)
+            else:
+                self.is_complete = False
+                message = f"it cannot be read: {found}"
+                self._take("records", [Fault(place.path, number, message)], 1)
+                number += 1
+        return num_read
+
+    def _check_rows(self, rows: StoredRows) -> None:
+        num_rows, num_measurements = len(rows.sizes), int(rows.bounds[-1])
+        self._take("records", (), num_rows)
         for name, promise in PROMISES.items():
-            if promise.of_record:
-                faults = (Fault(place.path, number, text) for text in promise.of_record(stored))
+            if promise.of_records:
+                faults = (
+                    Fault(rows.shard.path, rows.first_record + row, message)
+                    for row, message in promise.of_records(rows)
+                )
                 is_of_measurements = promise.unit == "measurements"
-                self._take(name, faults, len(stored.columns.time_us) if is_of_measurements else 1)
-        self._facts.add(stored)
-        return True
+                self._take(name, faults, num_measurements if is_of_measurements else num_rows)
+        self._facts.add(rows)
 
     def _read_index(self, name: str, split: Split) -> pa.Table | None:
         """Reads rows.parquet; None if unreadable."""
@@ -207,6 +218,40 @@ class Verification:
             message = f"it has {index.num_rows} lines for {split.num_records} records"
             self._take("index", [Fault(path, None, message)])
         return index
+
+
+def _decoded(
+    records: Iterable[bytes | DamagedRecordError],
+) -> Iterator[DecodedRows | Exception]:
+    intact: list[bytes] = []
+    for record in records:
+        if isinstance(record, bytes):
+            intact.append(record)
+            continue
+        yield from decode(intact)
+        yield record
+        intact = []
+    yield from decode(intact)
+
+
+def _in_batches[T: bytes | DamagedRecordError](records: Iterable[T]) -> Iterator[list[T]]:
+    """Yields records in lists of a few MiB, or of one; an error of reading comes after the last."""
+    batch: list[T] = []
+    num_bytes, failure = 0, None
+    try:
+        for record in records:
+            size = len(record) if isinstance(record, bytes) else 0
+            if batch and (num_bytes + size > BATCH_BYTES or len(batch) == BATCH_RECORDS):
+                yield batch
+                batch, num_bytes = [], 0
+            batch.append(record)
+            num_bytes += size
+    except (DamagedRecordError, OSError) as error:
+        failure = error
+    if batch:
+        yield batch
+    if failure is not None:
+        raise failure
 
 
 def verify(

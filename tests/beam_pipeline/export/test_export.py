@@ -205,13 +205,13 @@ def test_the_sample_is_that_of_the_job(tmp_path: Path) -> None:
 
 def test_only_rows_that_may_match_are_read(dataset: Path, tmp_path: Path, monkeypatch) -> None:
     read: list[tuple[int, int]] = []
-    original = measurements.RowReader.batches
+    original = measurements.RowReader.read
 
-    def batches(self, row: int, size: int):
+    def read_row(self, row: int) -> bytes:
         read.append(self.rows.place(row))
-        return original(self, row, size)
+        return original(self, row)
 
-    monkeypatch.setattr(measurements.RowReader, "batches", batches)
+    monkeypatch.setattr(measurements.RowReader, "read", read_row)
     lines = open_dataset(str(dataset)).index("test").to_pylist()
     probe = max(lines, key=lambda line: line["row_index"])["src_addr"]
     exported(dataset, tmp_path / "one.parquet", f"--probe={probe}", "--split=test")
