@@ -79,7 +79,7 @@ def _run(argv: Sequence[str]) -> int:
         content = {**place, **_content(statistics), "figures": summary}
         content["checks"] = [check._asdict() for check in checks]
         note = " · ".join(place.values())
-        names = write_results(folder, "figures.json", content, note, DRAWINGS, statistics)
+        names = write_results(folder, "figures.json", content, note, DRAWINGS, statistics.groups)
         print(f"\nwritten to {folder}: {', '.join(names)}")
     failed = [check.name for check in checks if check.result == "FAIL"]
     conclusion = (

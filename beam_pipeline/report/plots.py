@@ -170,19 +170,15 @@ def histogram(
     Without any, it says "there are no {absent}". `settings` are titles and labels, as in Axes.set.
     """
     axes.set(**settings)
-    has_values = any(map(len, groups.values()))
-    if has_values:
-        names = list(groups)
-        axes.hist(
-            [groups[name] for name in names],
-            bins,
-            stacked=True,
-            color=colors[: len(names)],
-            label=names,
-        )
-    else:
+    if not any(map(len, groups.values())):
         say_none(absent, axes)
-    return has_values
+        return False
+    names = list(groups)
+    values = [groups[name] for name in names]
+    axes.hist(values, bins, stacked=True, color=colors[: len(names)], label=names)
+    if any(names):
+        axes.legend(fontsize=8)
+    return True
 
 
 def percent_bins(step: float = 2.5) -> list[float]:
@@ -202,11 +198,10 @@ def log_bins(values: np.ndarray, count: int) -> list[float]:
     return np.geomspace(low, high * 1.01 + 1e-3, count).tolist()
 
 
-def span_axis(axes: Axes, spans: np.ndarray, which: str) -> None:
-    """Makes the x or y axis logarithmic, with familiar ticks for durations in seconds."""
+def span_axis(axes: Axes, spans: np.ndarray) -> None:
+    """Makes the x axis logarithmic, with familiar ticks for durations in seconds."""
     shortest, longest = max(1.0, float(spans.min())), max(2.0, float(spans.max()))
     ticks = [t for t in _SPAN_TICKS if shortest / 60 <= t <= longest * 2]
-    axis = {"x": axes.xaxis, "y": axes.yaxis}[which]
-    axes.set(**{f"{which}scale": "log"})
-    axis.set_ticks(ticks, [span_text(tick) for tick in ticks])
-    axis.set_ticks([], minor=True)
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [span_text(tick) for tick in ticks])
+    axes.set_xticks([], minor=True)

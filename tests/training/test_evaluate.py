@@ -27,7 +27,7 @@ from training.evaluate import main
 from training.evaluation.examples import open_splits
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
-PICTURES = ("loss_by_kind.png", "rtt_predictions.png", "rtt_calibration.png")
+PICTURES = ("rtt_predictions.png", "rtt_calibration.png")
 BRIEF = (
     *("--num_contexts=24", "--num_rtt=300", "--num_train_contexts=40", "--batch_size=4"),
     "--checkpoint=runs/first",

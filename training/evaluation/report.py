@@ -13,7 +13,7 @@ from beam_pipeline.report.tables import Table, ms_text, percent
 from beam_pipeline.report.terminal import new_console, print_table, say
 from training.evaluation.losses import Loss
 from training.evaluation.results import Evaluation, conclusions
-from training.evaluation.rtt import GROUPS, MODEL, NUM_BINS, coverage
+from training.evaluation.rtt import GROUPS, MODEL, NUM_BINS
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE
 
 _MIN_MS = 1e-3  # the encoding's resolution; replaces predictions of 0 on logarithmic axes
@@ -101,29 +101,6 @@ def note_of(evaluation: Evaluation) -> str:
     return f"{model['description']}, step {model['step']} · {shards.dataset.path} · {shards.split}"
 
 
-def _losses(figure: Figure, evaluation: Evaluation) -> None:
-    left, right = two_axes(figure, (3, 2))
-    losses = evaluation.losses
-    _bars(left, [losses.overall, *losses.kinds])
-    left.set(title="Loss by kind of token", ylabel="bits per token")
-    left.legend(fontsize=8)
-    _bars(right, losses.modes)
-    right.set(title="Loss by timestamps of the segment")
-
-
-def _bars(axes: Axes, losses: Sequence[Loss]) -> None:
-    places = np.arange(len(losses))
-    bars = {
-        "model": [loss.bits for loss in losses],
-        "unigram of the kind": [loss.kind_unigram_bits for loss in losses],
-        "one unigram": [loss.unigram_bits for loss in losses],
-    }
-    for number, (label, values) in enumerate(bars.items()):
-        heights = np.nan_to_num(values, posinf=0)
-        axes.bar(places + 0.27 * (number - 1), heights, 0.27, color=COLORS[number], label=label)
-    axes.set_xticks(places, [loss.name for loss in losses], rotation=35, ha="right", fontsize=8)
-
-
 def _rtt(figure: Figure, evaluation: Evaluation) -> None:
     rtt = evaluation.rtt and evaluation.rtt.usual()
     left, right = two_axes(figure)
@@ -162,24 +139,15 @@ def _rtt(figure: Figure, evaluation: Evaluation) -> None:
 
 def _calibration(figure: Figure, evaluation: Evaluation) -> None:
     rtt = evaluation.rtt and evaluation.rtt.usual()
-    left, right = two_axes(figure)
-    left.set(title="Where the truth lies in the model's distribution", ylabel="queries")
-    left.set_xlabel("share of the distribution below the truth")
-    right.set(title="Central intervals", xlabel="share of the distribution, %")
-    right.set_ylabel("truths within, %")
+    axes: Axes = figure.subplots()
+    axes.set(title="Where the truth lies in the model's distribution", ylabel="queries")
+    axes.set_xlabel("share of the distribution below the truth")
     if rtt is None:
-        say_none("RTTs to predict", left, right)
+        say_none("RTTs to predict", axes)
         return
-    left.hist(rtt.pit, bins=NUM_BINS, range=(0, 1), color=COLORS[0], label="model")
-    left.axhline(len(rtt.pit) / NUM_BINS, color="black", linestyle="--", label="calibrated")
-    left.legend(fontsize=8)
-    shares = np.linspace(0, 1, 51)
-    right.plot(100 * shares, [100 * coverage(rtt.pit, share) for share in shares], color=COLORS[0])
-    right.plot([0, 100], [0, 100], color="black", linestyle="--", linewidth=1)
+    axes.hist(rtt.pit, bins=NUM_BINS, range=(0, 1), color=COLORS[0], label="model")
+    axes.axhline(len(rtt.pit) / NUM_BINS, color="black", linestyle="--", label="calibrated")
+    axes.legend(fontsize=8)
 
 
-DRAWINGS = {
-    "loss_by_kind": _losses,
-    "rtt_predictions": _rtt,
-    "rtt_calibration": _calibration,
-}
+DRAWINGS = {"rtt_predictions": _rtt, "rtt_calibration": _calibration}

@@ -24,13 +24,14 @@ from training.rows.row_source import ProbeRowDataSource
 from training.rows.row_table import RowTable, ShardSet
 from training.rows.shard_reader import ShardReader
 from training.sampler import Context, Example, ProbeRowSampler
-from training.statistics.collector import BatchStatistics, collect
-from training.tokens.draws import MODE_NAMES
+from training.statistics.collector import BatchStatistics, Groups, collect
+from training.tokens.draws import MODE_NAMES, PARTIAL
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, NOTHING, timestamp_modes
 
 FAMILIES = ("IPv4", "IPv6", "both")
 SIZE_NAMES = ("small", "≤ 100", "≤ 1,000", "≤ 10,000", "≤ 100,000", "> 100,000")
 _SIZE_ENDS = (100, 1_000, 10_000, 100_000)
+MIN_MEASUREMENTS_FOR_SHARE = 20  # per context, for a meaningful share of timestamps
 SMALL = 0  # its index in SIZE_NAMES; the other sizes are large rows, by measurements
 
 _MIN_DRAWS = 1_000  # of the timestamp mode
@@ -100,6 +101,38 @@ class Statistics:
     def num_batches(self) -> int:
         return len(self.batch_padding) // self.batch_size
 
+    @property
+    def groups(self) -> Groups:
+        contexts, small = self.contexts, self.padded["mode"]
+        sizes = {size: f"rows {SIZE_NAMES[size]}" for size in np.unique(contexts["size"]).tolist()}
+        kinds = {"any destinations": False, "few destinations": True}
+        return Groups(
+            padding={
+                "batches of build_dataset": self.batch_padding,
+                "contexts of large rows": contexts["padding"],
+                "small rows, if not packed": self.padded["padding"],
+            },
+            modes={
+                "large": np.bincount(contexts["mode"], minlength=len(MODE_NAMES)),
+                "small": np.bincount(small[small != NOTHING], minlength=len(MODE_NAMES)),
+            },
+            untimed=self.untimed_shares(PARTIAL),
+            repeats={
+                name: contexts["repeats"][contexts["has_repeats"] == has_repeats]
+                for name, has_repeats in kinds.items()
+            },
+            spans_seconds={
+                name: contexts["span_seconds"][contexts["size"] == size]
+                for size, name in sizes.items()
+            },
+        )
+
+    def untimed_shares(self, mode: int) -> np.ndarray:
+        """Returns the share without timestamp of each of a mode's contexts, except short ones."""
+        num = self.contexts["num_measurements"]
+        chosen = (self.contexts["mode"] == mode) & (num >= MIN_MEASUREMENTS_FOR_SHARE)
+        return 1 - self.contexts["num_timed"][chosen] / num[chosen]
+
 
 def measure(
     files: str, extent: AnalysisExtent, advance: Callable[[float], None] = lambda _: None
@@ -125,16 +158,14 @@ def measure(
         record = row_codec.decode_record(reader.read(number))
         tables = _measure_row(element, record, bool(sizes[number] == SMALL), sampler, epochs)
         for lines in tables:
-            lines["number"], lines["size"], lines["family"] = (
-                number,
-                sizes[number],
-                families[number],
-            )
-        tables[0]["untimed_tokens"] = rows.untimed_tokens[number]
+            lines["number"] = number
         measured.append(tables)
         advance(1)
     batch_size, batch_padding = _measure_batches(files, source, extent, advance)
     sampled, contexts, padded = (np.concatenate(tables) for tables in zip(*measured, strict=True))
+    sampled["untimed_tokens"] = rows.untimed_tokens[sampled["number"]]
+    for lines in (sampled, contexts, padded):
+        lines["size"], lines["family"] = sizes[lines["number"]], families[lines["number"]]
     return Statistics(
         files=files,
         extent=extent,

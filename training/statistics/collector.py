@@ -22,6 +22,25 @@ BATCH_KEYS = tuple(
 )
 
 
+MODE_SHARES = (0.4, 0.3, 0.3)  # as the sampler draws the timestamp modes
+
+
+class Groups(NamedTuple):
+    """What a program measured, by the names of groups, for figures; shares are 0 to 1.
+
+    Only a feed report has the last three.
+    """
+
+    padding: Mapping[str, np.ndarray]  # of examples
+    modes: Mapping[str, np.ndarray]  # contexts of each of MODE_NAMES
+    untimed: np.ndarray  # shares of the measurements without a time, of contexts in mode partial
+    repeats: Mapping[str, np.ndarray]  # of contexts, see `repeats_of`
+    spans_seconds: Mapping[str, np.ndarray]  # of contexts, between their first and last time
+    numbers: Mapping[str, np.ndarray] = {}  # of segments, measurements, contexts
+    rtts_ms: np.ndarray = np.zeros(0)  # -1.0 is a failed ping
+    fields: np.ndarray = np.zeros((0, 0))  # of the first batch's inputs
+
+
 class BatchStatistics(NamedTuple):
     """Statistics of the examples and segments of a batch."""
 

@@ -12,17 +12,14 @@ import numpy as np
 
 from beam_pipeline.report.tables import Table, percent
 from training.statistics.analysis import FAMILIES, SIZE_NAMES, SMALL, Statistics
-from training.statistics.collector import distribution
+from training.statistics.collector import MODE_SHARES, distribution
 from training.tokens.draws import MODE_NAMES
-from training.tokens.kinds import NOTHING
 
 Line = dict[str, Any]
 Summary = dict[str, list[Line]]
 
-MODE_SHARES = (0.4, 0.3, 0.3)
 CONTEXTS_PER_MEASUREMENTS, MAX_CONTEXTS = 30, 16  # expected results of the sampler
 SPAN_BANDS = {"< 1 min": 60.0, "< 1 h": 3600.0, "< 1 day": 86400.0, "more": math.inf}
-MIN_MEASUREMENTS_FOR_SHARE = 20  # per context, for a meaningful share of timestamps
 NUM_DEVIATIONS = 4
 _NAMES = {"mode": MODE_NAMES, "family": FAMILIES, "size": SIZE_NAMES}
 
@@ -109,59 +106,32 @@ def _groups(lines: np.ndarray, *by: str) -> Iterator[tuple[str, np.ndarray]]:
 # --- padding and modes --------------------------------------------------------------------------
 
 
-def padding_lines(statistics: Statistics) -> Iterator[Line]:
+def _padding(statistics: Statistics) -> Iterator[Line]:
     groups = [("batches of build_dataset", "all", statistics.batch_padding)]
     for of, table, by in (
         ("contexts of large rows", statistics.contexts, ("mode", "family", "size")),
         ("small rows, if not packed", statistics.padded, ("family",)),
     ):
-        chosen_by = _groups(table, *by)
-        groups += [(of, name, table["padding"][chosen]) for name, chosen in chosen_by]
+        groups += [(of, name, table["padding"][chosen]) for name, chosen in _groups(table, *by)]
     for of, name, values in groups:
         yield {"of": of, "group": name, **distribution(values, "examples")}
 
 
-def padding_line(lines: Sequence[Line], of: str) -> Line:
-    """Returns the line about all examples of a kind among `padding_lines`."""
-    return next(x for x in lines if (x["of"], x["group"]) == (of, "all"))
-
-
-def mode_lines(statistics: Statistics) -> Iterator[Line]:
-    small = statistics.padded["mode"]
-    modes = {"large": statistics.contexts["mode"], "small": small[small != NOTHING]}
+def _modes(statistics: Statistics) -> Iterator[Line]:
     for mode, (name, share) in enumerate(zip(MODE_NAMES, MODE_SHARES, strict=True)):
         line: Line = {"mode": name, "expected": share}
-        for rows, values in modes.items():
-            draws = len(values)
-            line[f"{rows}_draws"] = draws
-            line[f"{rows}_share"] = float((values == mode).mean()) if draws else None
+        for rows, counts in statistics.groups.modes.items():
+            draws = int(counts.sum())
             deviation = math.sqrt(share * (1 - share) / max(1, draws))
+            line[f"{rows}_draws"] = draws
+            line[f"{rows}_share"] = int(counts[mode]) / draws if draws else None
             line[f"{rows}_bound"] = NUM_DEVIATIONS * deviation if draws else None
-        untimed = distribution(untimed_shares(statistics, mode), unit="_untimed")
-        yield line | {
-            name: untimed[name] for name in ("min_untimed", "mean_untimed", "max_untimed")
-        }
-
-
-def untimed_shares(statistics: Statistics, mode: int) -> np.ndarray:
-    """Returns the share without timestamp of each of a mode's contexts, short ones excepted."""
-    contexts, num = statistics.contexts, statistics.contexts["num_measurements"]
-    chosen = (contexts["mode"] == mode) & (num >= MIN_MEASUREMENTS_FOR_SHARE)
-    return 1 - contexts["num_timed"][chosen] / num[chosen]
-
-
-def repeats_by_kind(statistics: Statistics) -> dict[str, np.ndarray]:
-    """Returns the repeats of large rows' contexts, without and with few destinations."""
-    contexts = statistics.contexts
-    names = {"any destinations": False, "few destinations": True}
-    return {
-        name: contexts["repeats"][contexts["has_repeats"] == has_repeats]
-        for name, has_repeats in names.items()
-    }
+        untimed = distribution(statistics.untimed_shares(mode), unit="_untimed")
+        yield line | {f"{of}_untimed": untimed[f"{of}_untimed"] for of in ("min", "mean", "max")}
 
 
 def _repeats(statistics: Statistics) -> Iterator[Line]:
-    for name, shares in repeats_by_kind(statistics).items():
+    for name, shares in statistics.groups.repeats.items():
         if len(shares):
             share = len(shares) / len(statistics.contexts)
             yield {"contexts_of": name, "share": share, **distribution(shares, "contexts")}
@@ -217,8 +187,8 @@ def _tokens_per_measurement(contexts: np.ndarray) -> float | None:
 # The title and the lines of each table.
 _TABLES: dict[str, tuple[str, Callable[[Statistics], Iterator[Line]]]] = {
     "rows": ("Rows and contexts, of all rows (small: packed, without K contexts)", _rows),
-    "padding": ("Padding", padding_lines),
-    "modes": (f"Timestamp modes; a bound is {NUM_DEVIATIONS} σ", mode_lines),
+    "padding": ("Padding", _padding),
+    "modes": (f"Timestamp modes; a bound is {NUM_DEVIATIONS} σ", _modes),
     "repeats": ("Measurements of large rows' contexts whose destination came before", _repeats),
     "spans": ("Windows of large rows: time between their ends", _spans),
     "density": ("Tokens and bytes per measurement, of the rows sampled", _density),
@@ -228,9 +198,11 @@ _TABLES: dict[str, tuple[str, Callable[[Statistics], Iterator[Line]]]] = {
 # --- checks ---------------------------------------------------------------------------------------
 
 
-Result = Literal["pass", "FAIL", "not applicable"]
 MAX_BATCH_PADDING = 0.001
 MAX_CONTEXT_PADDING = 0.05
+
+
+Result = Literal["pass", "FAIL", "not applicable"]
 
 
 class Check(NamedTuple):
@@ -243,24 +215,30 @@ class Check(NamedTuple):
 
 def run_checks(statistics: Statistics, summary: Summary) -> list[Check]:
     """Compares contexts per row, timestamp modes and padding with those of the sampler."""
-    modes = (_mode_check(rows, summary["modes"]) for rows in ("large", "small"))
-    return [_contexts_check(statistics), *modes, *_padding_checks(summary)]
+    measured = {
+        "num_contexts": _check_contexts(statistics),
+        "modes_large": _check_modes("large", summary["modes"]),
+        "modes_small": _check_modes("small", summary["modes"]),
+        "batch_padding": _check_padding(summary, "batches of build_dataset", MAX_BATCH_PADDING),
+        "context_padding": _check_padding(summary, "contexts of large rows", MAX_CONTEXT_PADDING),
+    }
+    results: dict[bool | None, Result] = {True: "pass", False: "FAIL", None: "not applicable"}
+    return [Check(name, text, results[holds]) for name, (text, holds) in measured.items()]
 
 
-def _contexts_check(statistics: Statistics) -> Check:
+def _check_contexts(statistics: Statistics) -> tuple[str, bool | None]:
     large = statistics.sampled[statistics.sampled["size"] != SMALL]
     if not len(large):
-        return Check("num_contexts", "there are no large rows", "not applicable")
+        return "there are no large rows", None
     k = large["num_contexts"]
     is_right = k == expected_contexts(large["num_measurements"])
-    measured = f"K {k.min()} to {k.max()}, right in {is_right.sum():,} of {len(large):,} large rows"
-    return Check("num_contexts", measured, "pass" if is_right.all() else "FAIL")
+    text = f"K {k.min()} to {k.max()}, right in {is_right.sum():,} of {len(large):,} large rows"
+    return text, bool(is_right.all())
 
 
-def _mode_check(rows: str, lines: Sequence[Line]) -> Check:
-    name, draws = f"modes_{rows}", lines[0][f"{rows}_draws"]
-    if not draws:
-        return Check(name, f"no context of {rows} rows shows its mode", "not applicable")
+def _check_modes(rows: str, lines: Sequence[Line]) -> tuple[str, bool | None]:
+    if not (draws := lines[0][f"{rows}_draws"]):
+        return f"no context of {rows} rows shows its mode", None
     found, expected = (
         " / ".join(percent(line[key]) for line in lines) for key in (f"{rows}_share", "expected")
     )
@@ -268,19 +246,14 @@ def _mode_check(rows: str, lines: Sequence[Line]) -> Check:
     holds = all(
         abs(line[f"{rows}_share"] - line["expected"]) <= line[f"{rows}_bound"] for line in lines
     )
-    measured = f"{found} of {draws:,} draws; {expected} ± {bounds} points ({NUM_DEVIATIONS} σ)"
-    return Check(name, measured, "pass" if holds else "FAIL")
+    text = f"{found} of {draws:,} draws; {expected} ± {bounds} points ({NUM_DEVIATIONS} σ)"
+    return text, holds
 
 
-def _padding_checks(summary: Summary) -> Iterator[Check]:
-    for name, kind, limit in (
-        ("batch_padding", "batches of build_dataset", MAX_BATCH_PADDING),
-        ("context_padding", "contexts of large rows", MAX_CONTEXT_PADDING),
-    ):
-        line = padding_line(summary["padding"], kind)
-        if line["mean"] is None:
-            yield Check(name, f"there are no {kind}", "not applicable")
-            continue
-        measured = f"mean {percent(line['mean'], 4)} of {line['examples']:,} examples, "
-        measured += f"limit {percent(limit)}; max {percent(line['max'], 2)}"
-        yield Check(name, measured, "pass" if line["mean"] < limit else "FAIL")
+def _check_padding(summary: Summary, of: str, limit: float) -> tuple[str, bool | None]:
+    line = next(line for line in summary["padding"] if (line["of"], line["group"]) == (of, "all"))
+    if line["mean"] is None:
+        return f"there are no {of}", None
+    text = f"mean {percent(line['mean'], 4)} of {line['examples']:,} examples, limit "
+    text += f"{percent(limit)}; max {percent(line['max'], 2)}"
+    return text, line["mean"] < limit

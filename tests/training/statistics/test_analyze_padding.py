@@ -69,9 +69,7 @@ def results(figures: dict[str, Any]) -> dict[str, str]:
     return {check["name"]: check["result"] for check in figures["checks"]}
 
 
-PICTURES = (
-    *("padding.png", "modes.png", "contexts_per_row.png", "repeats.png", "window_spans.png"),
-)
+PICTURES = (*("padding.png", "modes.png", "repeats.png", "window_spans.png"),)
 
 
 @pytest.fixture(scope="session")
