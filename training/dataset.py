@@ -16,6 +16,8 @@ import dataclasses
 import hashlib
 import logging
 import os
+import re
+import signal
 import threading
 import weakref
 from collections.abc import Sequence
@@ -41,6 +43,7 @@ from training.rows.row_table import ShardSet
 from training.rows.shard_reader import check_feed, check_shards, num_threads_for
 
 _LOG = logging.getLogger("training")
+_ENDED_WORKER = re.compile(r"Worker process was terminated.* exit code (-?\d+)")  # of Grain
 
 type Batch = dict[str, np.ndarray]
 
@@ -123,6 +126,14 @@ def build_probe_chunk_dataset(
     return build_dataset(DataConfig(files=files, batch_size=batch_size, **options))
 
 
+def _begin_worker(*_: int) -> None:
+    """Prepares a worker process, which ends with the program that has started it."""
+    # Ctrl-C reaches the program too. A worker that it interrupts may wait forever, and the program
+    # for it, once a queue between them is full.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+
+
 class _LaneDataset(grain.IterDataset[Batch]):
     """The crops of some lanes, computed by one process.
 
@@ -165,8 +176,6 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         """Opens the shards or fills the cache, before the first batch."""
         keep_large_blocks()
         dataset, config = self._dataset, self._config
-        if dataset.is_in_worker:
-            end_with_parent()
         num_threads = max(num_threads_for(p.shards, config.num_threads) for p in dataset.plans)
         if num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(num_threads, "read-rows")
@@ -324,6 +333,13 @@ class BatchIterator(grain.DatasetIterator[Batch]):
                 f"the data workers cannot run: {one_line(error)}; allow more open files (ulimit "
                 "-n) or more of /dev/shm, or prepare batches without workers"
             ) from error
+        except RuntimeError as error:
+            if (ended := _ENDED_WORKER.search(str(error))) is None:
+                raise
+            raise ProbelineError(
+                f"a data worker ended with exit code {ended[1]}, most likely because memory ran "
+                "out: give fewer workers, or prepare batches without them"
+            ) from error
         if self._config.host_count == 1 and all(part["is_empty"] for part in parts):
             raise StopIteration
         skipped = set(state.skipped)
@@ -364,7 +380,7 @@ class BatchIterator(grain.DatasetIterator[Batch]):
             num_workers=self._num_workers,
             per_worker_buffer_size=self._config.worker_buffer_size,
         )
-        return iter(lanes.mp_prefetch(options))
+        return iter(lanes.mp_prefetch(options, _begin_worker))
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state after the last batch as JSON values.

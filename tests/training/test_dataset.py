@@ -3,7 +3,9 @@
 import copy
 import gc
 import itertools
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import textwrap
@@ -273,26 +275,48 @@ def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_end_when_their_process_is_killed(mixed: Mixed):
+@pytest.mark.parametrize("end", ["kill", "ctrl-c", "kill-worker"])
+def test_workers_and_their_program_end(end: str, mixed: Mixed):
     script = (
-        "import time, psutil\n"
+        "import psutil, signal\n"
+        "from beam_pipeline.errors import ProbelineError\n"
         "from training.dataset import BatchIterator, DataConfig, build_dataset\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"    config = DataConfig({str(mixed['compact'])!r}, 8, crop_size={CROP}, num_workers=2)\n"
         "    batches = iter(build_dataset(config))\n"
         "    next(batches)\n"
         "    children = psutil.Process().children(recursive=True)\n"
         "    print(*(child.pid for child in children), flush=True)\n"
-        "    time.sleep(600)\n"
+        "    try:\n"
+        "        while True: next(batches)\n"
+        "    except ProbelineError as error:\n"
+        "        raise SystemExit(str(error))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert process.stdout is not None
     children = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
     assert len(children) >= 2
-    process.kill()
-    process.wait()
+    if end == "kill":
+        process.kill()
+    elif end == "ctrl-c":  # a terminal sends it to all processes
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        worker = next(child for child in children if "spawn_main" in " ".join(child.cmdline()))
+        worker.kill()
+    _, error = process.communicate(timeout=HANG_S)
     _, alive = psutil.wait_procs(children, timeout=HANG_S)
     assert not alive
+    if end == "ctrl-c":
+        assert error.count("Traceback") == error.count("KeyboardInterrupt") == 1  # the program's
+    if end == "kill-worker":
+        assert error.startswith("a data worker ended with exit code -9")
 
 
 NAN = float("nan")
