@@ -32,7 +32,6 @@ from beam_pipeline.dataset.manifest import (
     NAMES_NAME,
     Manifest,
     Split,
-    Write,
 )
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
@@ -107,13 +106,6 @@ _MEASUREMENTS = (
     "The measurements by time, then dst_addr, then rtt: an Arrow IPC stream or the compact "
     f"encoding, see measurement_encoding in {MANIFEST_NAME}."
 )
-
-
-def write_croissant(
-    folder: str, manifest: Manifest, totals: Mapping[str, Totals], data: bytes, write: Write
-) -> None:
-    """Writes croissant.json; `data` is the manifest's bytes."""
-    write(f"{folder}/{CROISSANT_NAME}", croissant(manifest, totals, data))
 
 
 def croissant(manifest: Manifest, totals: Mapping[str, Totals], data: bytes) -> bytes:

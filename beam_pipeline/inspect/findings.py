@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
-
+from beam_pipeline.dataset.data_card import address_note, input_text
+from beam_pipeline.dataset.manifest import Manifest
 from beam_pipeline.inspect.comparison import (
     Comparison,
     Verdict,
     compare,
-    effective_number,
     split_sides,
 )
 from beam_pipeline.inspect.figures import Figures
@@ -49,9 +48,8 @@ def report_on(figures: Figures) -> Report:
     )
     found = chain(
         _about_splits(figures),
-        _about_differences(figures, judged),
-        (Finding(f"{text}.", True) for text in figures.dataset.manifest.warnings),
-        _about_input(figures),
+        _about_differences(judged),
+        _about_input(figures.dataset.manifest),
         _about_pings(figures),
         _about_gaps(figures),
     )
@@ -79,11 +77,6 @@ def _conclusion(judged: Sequence[Comparison]) -> tuple[Verdict | None, str]:
 
 def _about_splits(figures: Figures) -> Iterator[Finding]:
     manifest, splits = figures.dataset.manifest, figures.splits
-    if not any(len(split.rows) for split in splits.values()):
-        letters = manifest.counts.dead_letters
-        reason = max(letters, key=lambda name: letters[name], default="input without rows")
-        yield Finding(f"Nothing was kept, because of {reason}.", True)
-        return
     for name, split in splits.items():
         if not len(split.rows):
             ratio = manifest.options.get("train_ratio")
@@ -93,9 +86,10 @@ def _about_splits(figures: Figures) -> Iterator[Finding]:
         yield Finding(f"{text}ones they are.", True)
 
 
-def _about_differences(figures: Figures, judged: Sequence[Comparison]) -> Iterator[Finding]:
-    apart = [one for one in judged if one.verdict != "alike"]
-    for one in apart:
+def _about_differences(judged: Sequence[Comparison]) -> Iterator[Finding]:
+    for one in judged:
+        if one.verdict == "alike":
+            continue
         words = "differ" if one.verdict == "differs" else "are UNLIKE each other"
         text = f"In {one.name}, train and test {words}: {one.one} against {one.other} "
         text += f"(distance {one.distance:.2f})"
@@ -104,42 +98,15 @@ def _about_differences(figures: Figures, judged: Sequence[Comparison]) -> Iterat
             few = "so few probes carry them that chance" if is_chance else "chance"
             text += f"; {few} alone goes up to {one.chance:.2f}"
         yield Finding(f"{text}.", True)
-    if apart:
-        numbers = (
-            f"those of {name} weigh like {effective_number(split.per_probe):,.0f} of one size"
-            f" ({number_of(len(split.probes), 'probe')})"
-            for name, split in figures.splits.items()
-        )
-        yield Finding(f"Measurements are uneven over probes: {', '.join(numbers)}.")
 
 
-def _about_input(figures: Figures) -> Iterator[Finding]:
-    counts = figures.dataset.manifest.counts
-    of_input = f"{counts.rows_read:,} input rows"
-    if letters := counts.dead_letters:
-        reason = max(letters, key=lambda name: letters[name])
-        share = counts.num_dead_letters / counts.rows_read
-        yield Finding(
-            f"{counts.num_dead_letters:,} of {of_input} ({percent(share, 2)}) are dead letters, "
-            f"most of them {reason} ({letters[reason]:,}).",
-            share >= _MANY_DEAD_LETTERS,
-        )
-    else:
-        text = f"All {counts.measurements:,} input rows are included: no dead letters."
-        if counts.rows_left_out:
-            text += f" {counts.rows_left_out:,} others are not in the sample."
-        yield Finding(text)
-    if counts.duplicates_dropped:
-        yield Finding(
-            f"{counts.duplicates_dropped:,} of {of_input} equal another measurement of their probe "
-            "and were dropped."
-        )
-    method = figures.dataset.manifest.options.get("anonymize", "none")
-    if method != "none":
-        yield Finding(
-            f"Addresses are not the real ones: --anonymize={method} replaced them. Equal addresses "
-            "are still equal, and common prefixes are still common."
-        )
+def _about_input(manifest: Manifest) -> Iterator[Finding]:
+    counts = manifest.counts
+    is_warning = counts.num_dead_letters >= max(1, _MANY_DEAD_LETTERS * counts.rows_read)
+    yield Finding(input_text(counts), is_warning)
+    if manifest.options.get("anonymize", "none") != "none":
+        yield Finding(address_note(manifest).replace("`", ""))
+    yield from (Finding(f"{text}.", True) for text in manifest.warnings)
 
 
 def _about_pings(figures: Figures) -> Iterator[Finding]:
@@ -160,15 +127,6 @@ def _about_gaps(figures: Figures) -> Iterator[Finding]:
         more = f", nor in {others}" if len(periods) > 1 else ""
         length = span_us_text(periods[0].length_us)
         yield Finding(f"There is no {what} from {periods[0]} ({length}){more}.", True)
-    samples = figures.samples.values()
-    silences = np.concatenate([sample.num_silences for sample in samples])
-    if silences.any():
-        longest_us = max(sample.longest_silence_us.max(initial=0) for sample in samples)
-        yield Finding(
-            f"{np.count_nonzero(silences):,} of the {len(silences):,} rows read have a silence, a "
-            "gap of over an hour and of 20 times their mean interval; the longest lasts "
-            f"{span_us_text(longest_us)}."
-        )
 
 
 def sample_text(figures: Figures) -> str:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from beam_pipeline.dataset.data_card import facts
 from beam_pipeline.inspect.figures import Figures
 from beam_pipeline.inspect.findings import Report, sample_text
-from beam_pipeline.inspect.plots import MAX_POINTS, plots, row_plot
+from beam_pipeline.inspect.plots import plots, row_plot
 from beam_pipeline.inspect.row import TOKEN_STYLES, OneContext, OneRow, row_table, row_text
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.report.page import environment, part
@@ -22,16 +22,8 @@ def page(report: Report, row: OneRow | None, context: OneContext | None) -> byte
     """Returns the page as UTF-8, with an optional row and context."""
     figures, manifest = report.figures, report.figures.dataset.manifest
     shown_tables = {table.name: table for table in tables(report)}
-    shown_row = None
     if row:
         shown_tables["row"] = row_table(row)
-        run = row.row.run
-        shown_row = {
-            "name": row.name,
-            "text": row_text(row),
-            "num_points": min(len(run), MAX_POINTS),
-            "num_measurements": len(run),
-        }
     template = environment().from_string(part("beam_pipeline.inspect", "page.html.jinja"))
     html = template.render(
         style=Markup(part("beam_pipeline.inspect", "page.css")),
@@ -41,7 +33,8 @@ def page(report: Report, row: OneRow | None, context: OneContext | None) -> byte
         report=report,
         tables=shown_tables,
         plots=plots(figures) | ({"row": row_plot(row.row.run)} if row else {}),
-        row=shown_row,
+        row_name=row and row.name,
+        row_text=row and row_text(row),
         context=context,
         kinds=list(TOKEN_STYLES),
         sample=sample_text(figures),

@@ -22,13 +22,7 @@ def tables(report: Report) -> Iterator[Table]:
     yield _destinations(figures)
     yield _sizes(figures)
     yield _families(figures)
-    for name, split in figures.splits.items():
-        columns = (
-            *("probe", "measurements", ("of the split", "percent"), "rows"),
-            *(("failed", "percent"), ("time", "span_us")),
-        )
-        rows = [tuple(probe.values()) for probe in split.busiest]
-        yield Table(f"The busiest probes of {name}", columns, rows, f"busiest_{name}")
+    yield _busiest(figures)
     if letters := manifest.counts.dead_letters:
         number, read = manifest.counts.num_dead_letters, manifest.counts.rows_read
         rows = [
@@ -46,29 +40,26 @@ def tables(report: Report) -> Iterator[Table]:
 def _hours(figures: Figures) -> Table:
     splits = figures.splits
     rows = [
-        (f"{hour:02d}", *(cell for one in groups for cell in (one.text(), one.failed_share)))
+        [f"{hour:02d}", *(cell for one in groups for cell in (one.text(), one.failed_share))]
         for hour, groups in enumerate(zip(*(s.hours for s in splits.values()), strict=True))
     ]
-    names = [((f"{s} ms (80 %)", "count"), (f"{s} failed", "percent")) for s in splits]
-    columns = ("hour", *(column for pair in names for column in pair))
-    return Table("RTT by hour, UTC", columns, rows, "hours")
+    columns = [c for name in splits for c in (f"{name} ms (80 %)", (f"{name} failed", "percent"))]
+    return Table("RTT by hour, UTC", ["hour", *columns], rows, "hours")
 
 
 def _destinations(figures: Figures) -> Table:
-    rows = []
-    for address, groups in figures.busiest_destinations.items():
-        cells: list[str | float] = [address]
-        for split, rtts in groups.items():
-            share = rtts.count / max(1, figures.splits[split].totals.num_measurements)
-            cells += [share, rtts.text(), rtts.failed_share]
-        rows.append(cells)
-    columns = [
-        column
-        for s in figures.splits
-        for column in ((f"{s} share", "percent"), f"{s} ms (80 %)", (f"{s} failed", "percent"))
+    rows = [
+        (address, split, rtts.count / num_measurements, rtts.text(), rtts.failed_share)
+        for address, groups in figures.busiest_destinations.items()
+        for split, rtts in groups.items()
+        if (num_measurements := figures.splits[split].totals.num_measurements)
     ]
-    title = f"RTT by destination: the {len(rows)} busiest of {len(figures.destinations):,} sampled"
-    return Table(title, ("destination", *columns), rows, "destinations")
+    number = f"{len(figures.busiest_destinations)} busiest of {len(figures.destinations):,} sampled"
+    columns = (
+        *("destination", ("split", "text"), ("of its pings", "percent"), "ms (80 %)"),
+        ("failed", "percent"),
+    )
+    return Table(f"RTT by destination: the {number}", columns, rows, "destinations")
 
 
 def _sizes(figures: Figures) -> Table:
@@ -90,6 +81,17 @@ def _families(figures: Figures) -> Table:
         for at, name in enumerate(FAMILIES)
     ]
     return Table("Families: probe → destination", ("", *figures.splits), rows, "families")
+
+
+def _busiest(figures: Figures) -> Table:
+    columns = (
+        *("probe", ("split", "text"), "measurements", ("of the split", "percent"), "rows"),
+        *(("failed", "percent"), ("time", "span_us")),
+    )
+    rows = []
+    for name, split in figures.splits.items():
+        rows += [(probe, name, *others) for probe, *others in map(dict.values, split.busiest)]
+    return Table("The busiest probes", columns, rows, "busiest")
 
 
 def _gaps(figures: Figures) -> Table:

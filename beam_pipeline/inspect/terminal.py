@@ -4,7 +4,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.rows import open_whole
 from beam_pipeline.errors import printable
 from beam_pipeline.inspect import comparison, row
@@ -78,7 +77,7 @@ def print_report(report: Report, console: Console) -> None:
         mark = Text("!", "bold yellow") if finding.is_warning else Text("·", "dim")
         say(console, finding.text, mark)
     for table in tables(report):
-        print_table(console, table, _VERDICT_STYLES, SPLITS)
+        print_table(console, table, _VERDICT_STYLES)
     console.print()
     say(console, sample_text(figures))
     if report.verdict:

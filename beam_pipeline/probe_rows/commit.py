@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.dataset.croissant import write_croissant
+from beam_pipeline.dataset.croissant import CROISSANT_NAME, croissant
 from beam_pipeline.dataset.data_card import read_totals, write_card
 from beam_pipeline.dataset.end_names import Names, as_file
 from beam_pipeline.dataset.manifest import (
@@ -93,7 +93,7 @@ def write_dataset(
         )
         data, totals = manifest.to_json(), read_totals(indexes)
         write_card(job.folder, manifest, totals, job.command, job.run.write)
-        write_croissant(job.folder, manifest, totals, data, job.run.write)
+        job.run.write(f"{job.folder}/{CROISSANT_NAME}", croissant(manifest, totals, data))
         write_success(job.folder, data, job.run.write)
     if job.base:
         switch(job.run.output, job.run.below("commit"), job.run.guard)

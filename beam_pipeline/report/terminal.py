@@ -6,8 +6,7 @@ sentences are one line and tables have a fixed width.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -19,7 +18,6 @@ from beam_pipeline.errors import printable
 from beam_pipeline.report.tables import Table
 
 _LOG_WIDTH = 118
-_COLUMN_GAP = 3
 _MAX_MIN_WIDTH = 15
 
 
@@ -42,22 +40,10 @@ def say(console: Console, text: str, mark: Text | None = None, style: str = "") 
     console.print(line)
 
 
-def print_table(
-    console: Console,
-    table: Table,
-    styles: Mapping[str, str] | None = None,
-    groups: Sequence[str] = (),
-) -> None:
-    """Prints a table after an empty line.
-
-    Args:
-      styles: rich styles by the text of a whole cell, such as {"ok": "green"}.
-      groups: first words of headings, such as the splits in `train rows` and `test rows`. A table
-        wider than the terminal is printed one group at a time.
-    """
-    for part in _fitting(table, console.width, groups):
-        console.print()
-        console.print(_rich_table(part, styles or {}))
+def print_table(console: Console, table: Table, styles: Mapping[str, str] | None = None) -> None:
+    """Prints a table after an empty line; `styles` are rich styles by the text of a whole cell."""
+    console.print()
+    console.print(_rich_table(table, styles or {}))
 
 
 @contextlib.contextmanager
@@ -70,28 +56,6 @@ def progress_bar(label: str, total: float) -> Iterator[Callable[[float], None]]:
     ) as progress:
         task = progress.add_task(label, total=total)
         yield lambda advance: progress.advance(task, advance)
-
-
-def _fitting(table: Table, width: int, groups: Sequence[str]) -> Iterator[Table]:
-    headings, formats = table.headings, table.formats
-    lengths = [max(map(len, cells)) for cells in zip(headings, *table.cells, strict=True)]
-    places = {
-        group: [at for at, name in enumerate(headings) if name.startswith(f"{group} ")]
-        for group in groups
-    }
-    total = sum(lengths) + _COLUMN_GAP * len(lengths)
-    if total < width or not groups or not all(places.values()):
-        yield table
-        return
-    texts = [at for at, name in enumerate(formats) if name == "text"]
-    for group, members in places.items():
-        chosen = [*texts, *members]
-        yield replace(
-            table,
-            title=f"{table.title}, {group}",
-            columns=[(headings[at], formats[at]) for at in chosen],
-            rows=[[row[at] for at in chosen] for row in table.rows],
-        )
 
 
 def _rich_table(table: Table, styles: Mapping[str, str]) -> RichTable:

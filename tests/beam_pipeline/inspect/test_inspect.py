@@ -276,7 +276,7 @@ def test_anonymized_addresses_are_reported(alike: Path, tmp_path: Path, monkeypa
         for path in (tmp_path / "rows", alike)
     )
     assert untold == [] and len(told) == 1
-    assert told[0].startswith("Addresses are not the real ones: --anonymize=prefix_preserving ")
+    assert told[0].startswith("Addresses are not the real ones (--anonymize=prefix_preserving): ")
 
 
 def test_limits_of_verdicts() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.croissant import write_croissant
+from beam_pipeline.dataset.croissant import CROISSANT_NAME, croissant
 from beam_pipeline.dataset.data_card import CARD_NAME, read_totals
 from beam_pipeline.dataset.layout import shard_of_row
 from beam_pipeline.dataset.manifest import (
@@ -75,7 +75,7 @@ def as_version_1(dataset: Path) -> Path:
     def write(path: str, data: bytes) -> None:
         Path(path).write_bytes(data)
 
-    write_croissant(str(dataset), told, totals, data, write)
+    write(f"{dataset}/{CROISSANT_NAME}", croissant(told, totals, data))
     write_success(str(dataset), data)
     return dataset
 
