@@ -3,7 +3,7 @@
 A sampled measurement counts with its weight.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -53,13 +53,11 @@ def rtts_of(sample: Sample, chosen: np.ndarray | slice = slice(None)) -> Rtts:
     return Rtts(total, failed, weighted_quantiles(rtt[answered], weight[answered]))
 
 
-def weighted_quantiles(
-    values: np.ndarray, weights: np.ndarray, levels: Sequence[float] | np.ndarray = QUANTILES
-) -> tuple[float, ...]:
-    """Returns the quantiles of values [n] with weights [n] at levels 0 to 1; NaN without values."""
+def weighted_quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, ...]:
+    """Returns the QUANTILES of values [n] with weights [n]; NaN without values."""
     if not len(values):
-        return (float("nan"),) * len(levels)
-    return tuple(np.quantile(values, levels, method="inverted_cdf", weights=weights).tolist())
+        return (float("nan"),) * len(QUANTILES)
+    return tuple(np.quantile(values, QUANTILES, method="inverted_cdf", weights=weights).tolist())
 
 
 def probes_of(lines: RowIndex) -> pa.Table:

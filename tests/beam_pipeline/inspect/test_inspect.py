@@ -5,6 +5,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.manifest import Counts, Generation, write_success
+from beam_pipeline.dataset.row_index import RowIndex
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect import sample as inspect_sample
@@ -144,15 +147,19 @@ def test_gaps_in_time(tmp_path: Path, capsys, wide) -> None:
     assert re.search(r"! There is no measurement from 2024-01-0\d .* \(2\d(\.\d)? days\)\.", text)
 
 
-def test_gaps_covered_by_a_long_row(tmp_path: Path) -> None:
-    days = [RowSpec("192.0.2.1", make_measurements(2000, 1))]  # a week
-    days += [
-        RowSpec(f"192.0.2.{i}", make_measurements(10, i, start_s=i * 86400)) for i in range(2, 5)
-    ]
-    dataset = open_dataset(str(write_dataset(tmp_path / "rows", days, "compact")))
-    assert uncovered([dataset.rows(split).lines for split in ("train", "test")]) == []
-    short = open_dataset(str(write_dataset(tmp_path / "short", days[1:], "compact")))
-    assert len(uncovered([short.rows("train").lines])) == 2
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size=1, max_size=12))
+def test_uncovered_hours_are_those_that_no_row_spans(rows: list[tuple[int, int]]) -> None:
+    """Rows from an hour on, for some hours; periods are compared hour by hour."""
+    first = HOUR_US * np.array([begin for begin, _ in rows])
+    lines = SimpleNamespace(
+        first_us=first, last_us=first + HOUR_US * np.array([n for _, n in rows])
+    )
+    covered = {hour for begin, n in rows for hour in range(begin, begin + n)}
+    ends = min(begin for begin, _ in rows), max(begin + n for begin, n in rows)
+    found = uncovered([cast(RowIndex, lines)])
+    hours = {h for period in found for h in range(*(end // HOUR_US for end in period))}
+    assert hours == set(range(*ends)) - covered
+    assert [p.length_us for p in found] == sorted((p.length_us for p in found), reverse=True)
 
 
 # --- the sample ---------------------------------------------------------------------------------
@@ -259,13 +266,6 @@ def test_difference_within_chance(tmp_path: Path) -> None:
     assert "so few probes carry them that chance alone goes up to 1.00" in text
 
 
-def test_no_test_set(tmp_path: Path, capsys, wide) -> None:
-    write_dataset(tmp_path / "rows", many_probes(3, 0), "arrow")
-    text = said(capsys, str(tmp_path / "rows"))
-    assert "! There is no test set" in text and "verdict" not in text
-    assert report_of(tmp_path / "rows").verdict is None
-
-
 def test_anonymized_addresses_are_reported(alike: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PROBELINE_ANONYMIZE_KEY", bytes(range(32)).hex())
     pq.write_table(measurements_table(200, seed=2), tmp_path / "in.parquet")
@@ -286,17 +286,18 @@ def test_limits_of_verdicts() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["empty", pytest.param("one measurement", marks=pytest.mark.slow), "all failed"]
+    ("name", "is_compared"), [("empty", False), ("train alone", False), ("all failed", True)]
 )
-def test_tiny_datasets(name: str, tmp_path: Path, capsys) -> None:
+def test_tiny_datasets(name: str, is_compared: bool, tmp_path: Path, capsys) -> None:
     failed = day_of_pings(30, 1, failed=1.1)
     rows = {
         "empty": ([], []),
-        "one measurement": ([RowSpec("192.0.2.1", day_of_pings(1, 1))], []),
+        "train alone": ([RowSpec("192.0.2.1", day_of_pings(1, 1))], []),
         "all failed": ([RowSpec("192.0.2.1", failed)], [RowSpec("192.0.2.2", day_of_pings(9, 2))]),
     }[name]
     write_dataset(tmp_path / "rows", rows[0], "compact", 2, rows[1])
     text = said(capsys, str(tmp_path / "rows"), f"--html={tmp_path}/page.html")
+    assert ("! There is no test set" in text) != is_compared == ("verdict" in text)
     assert "Train and test" in text and (tmp_path / "page.html").stat().st_size > 5000
     assert "nan" not in text.lower()
     assert "nan" not in re.sub("<[^>]*>", "", (tmp_path / "page.html").read_text()).lower()
