@@ -3,9 +3,9 @@
   python -m training.analyze_padding rows
   python -m training.analyze_padding rows/test --output=figures --max_rows=1000
 
-Prints tables of padding, timestamp modes, contexts per row, window spans, and tokens and bytes per
-measurement; checks contexts per row, modes and padding. --output adds figures (matplotlib) and
-figures.json. It measures a sample, so it takes seconds for a dataset of any size.
+Prints tables of padding, timestamp modes, contexts per row, repeats and window spans; checks
+contexts per row, modes and padding. --output adds figures (matplotlib) and figures.json. It
+measures a sample, so it takes seconds for a dataset of any size.
 
 Exit code 0: every applicable check passes. 1: one fails. 2: the analysis cannot be run, such as
 with a damaged row.

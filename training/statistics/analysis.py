@@ -8,7 +8,7 @@ figures from rows.parquet are of all rows. Memory is one row with its contexts, 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,13 +47,9 @@ def _table(counts: str, **others: type) -> np.dtype:
     return np.dtype([*((name, np.int64) for name in columns), *others.items()])
 
 
-# A row that was read: the bytes of its record and of the measurements in it; num_contexts is 0 for
-# a small row.
-ROW = _table("num_measurements untimed_tokens record_bytes measurements_bytes num_contexts")
-# A context; `whole_` excludes the last measurement, which may be cut; `repeats` as in
-# `collector.repeats_of`.
+# A context; `repeats` as in `collector.repeats_of`.
 CONTEXT = _table(
-    "mode num_measurements num_timed window whole_measurements whole_tokens",
+    "mode num_measurements num_timed window",
     has_repeats=np.bool_,
     repeats=np.float64,
     span_seconds=np.float64,
@@ -73,7 +69,7 @@ class Epochs(NamedTuple):
 
 @dataclass(frozen=True)
 class Statistics:
-    """Measurements of a dataset: all rows in `rows`, samples in the tables from `sampled` on."""
+    """Measurements of a dataset: all rows in `rows`, samples from `sampled` on."""
 
     files: str
     extent: AnalysisExtent
@@ -82,7 +78,7 @@ class Statistics:
     sizes: np.ndarray  # int64 [rows], index into SIZE_NAMES
     families: np.ndarray  # int64 [rows], index into FAMILIES
     epochs: Epochs
-    sampled: np.ndarray  # ROW [rows read]
+    sampled: np.ndarray  # int64 [rows read], their numbers
     contexts: np.ndarray  # CONTEXT [contexts of large rows]
     padded: np.ndarray  # PADDED [examples of small rows]
     batch_size: int
@@ -152,20 +148,20 @@ def measure(
     sampler = ProbeRowSampler(extent.crop_size, seed=extent.seed, repeat_share=extent.repeat_share)
     epochs = _epochs(sampler, rows.n_measurements[numbers], sizes[numbers] == SMALL)
     reader = ShardReader(source.shards, rows)
-    measured: list[tuple[np.ndarray, ...]] = []
+    contexts, padded = [np.zeros(0, CONTEXT)], [np.zeros(0, PADDED)]
     for number in numbers.tolist():
-        element = source[number]  # raises the error of a damaged row
-        record = row_codec.decode_record(reader.read(number))
-        tables = _measure_row(element, record, bool(sizes[number] == SMALL), sampler, epochs)
-        for lines in tables:
-            lines["number"] = number
-        measured.append(tables)
+        row = source[number]  # raises the error of a damaged row
+        if sizes[number] == SMALL:
+            lines = _padded([list(sampler.examples(row, epoch)) for epoch in range(epochs.small)])
+            padded.append(lines)
+        else:
+            drawn = [c for epoch in range(epochs.large) for c in sampler.contexts(row, epoch)]
+            times = row_codec.decode_record(reader.read(number)).run["event_time"]
+            lines = _contexts(drawn, times)
+            contexts.append(lines)
+        lines["number"], lines["size"], lines["family"] = number, sizes[number], families[number]
         advance(1)
     batch_size, batch_padding = _measure_batches(files, source, extent, advance)
-    sampled, contexts, padded = (np.concatenate(tables) for tables in zip(*measured, strict=True))
-    sampled["untimed_tokens"] = rows.untimed_tokens[sampled["number"]]
-    for lines in (sampled, contexts, padded):
-        lines["size"], lines["family"] = sizes[lines["number"]], families[lines["number"]]
     return Statistics(
         files=files,
         extent=extent,
@@ -174,9 +170,9 @@ def measure(
         sizes=sizes,
         families=families,
         epochs=epochs,
-        sampled=sampled,
-        contexts=contexts,
-        padded=padded,
+        sampled=numbers,
+        contexts=np.concatenate(contexts),
+        padded=np.concatenate(padded),
         batch_size=batch_size,
         batch_padding=batch_padding,
     )
@@ -216,40 +212,18 @@ def _epochs(sampler: ProbeRowSampler, n: np.ndarray, is_small: np.ndarray) -> Ep
     return Epochs(large, max(1, small))
 
 
-def _measure_row(
-    element: dict[str, Any],
-    record: row_codec.ProbeRow,
-    is_small: bool,
-    sampler: ProbeRowSampler,
-    epochs: Epochs,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns ROW, CONTEXT and PADDED of a row, without the columns that all three have."""
-    row, contexts, padded = np.zeros(1, ROW), np.zeros(0, CONTEXT), np.zeros(0, PADDED)
-    row["num_measurements"] = record.n_measurements
-    row["record_bytes"], row["measurements_bytes"] = record.num_bytes, len(record.measurements)
-    if is_small:
-        padded = _padded([list(sampler.examples(element, e)) for e in range(epochs.small)])
-    else:
-        drawn = [context for e in range(epochs.large) for context in sampler.contexts(element, e)]
-        contexts = _contexts(drawn, record.run["event_time"])
-        row["num_contexts"] = len(drawn) // epochs.large
-    return row, contexts, padded
-
-
 def _collect(examples: Sequence[Example]) -> BatchStatistics:
     return collect({name: np.stack([e[name] for e in examples]) for name in examples[0]})
 
 
 def _contexts(contexts: Sequence[Context], times_us: np.ndarray) -> np.ndarray:
-    """Checks contexts of a row; returns CONTEXT."""
+    """Checks contexts of a row; returns CONTEXT, without the columns that all tables have."""
     found = _collect([context.example for context in contexts])
     lines = np.zeros(len(contexts), CONTEXT)
     lines["mode"] = [MODE_NAMES.index(context.mode) for context in contexts]
     for name in ("num_measurements", "num_timed", "window", "has_repeats"):
         lines[name] = [getattr(context, name) for context in contexts]
     lines["padding"], lines["repeats"] = found.padding, found.repeats
-    lines["whole_measurements"] = found.segments["num_measurements"] - 1
-    lines["whole_tokens"] = found.segments["whole_tokens"]
     first = np.array([context.first for context in contexts])
     last = first + lines["window"] - 1
     lines["span_seconds"] = (times_us[last] - times_us[first]) / _US_PER_SECOND
@@ -257,7 +231,7 @@ def _contexts(contexts: Sequence[Context], times_us: np.ndarray) -> np.ndarray:
 
 
 def _padded(visits: Sequence[Sequence[Example]]) -> np.ndarray:
-    """Checks the examples of a small row in several epochs; returns PADDED."""
+    """Checks the examples of a small row in several epochs; returns PADDED, as `_contexts`."""
     found = _collect([example for visit in visits for example in visit])
     lines, segments = np.zeros(len(found.padding), PADDED), found.segments
     lines["padding"], lines["mode"] = found.padding, NOTHING

@@ -28,7 +28,7 @@ _NOT_PRINTED = ("mean_seconds", "min_seconds")  # to save width
 
 
 def summarise(statistics: Statistics) -> Summary:
-    """Returns all tables by name: rows, padding, modes, repeats, spans, density."""
+    """Returns all tables by name: rows, padding, modes, repeats, spans."""
     return {name: list(lines_of(statistics)) for name, (_, lines_of) in _TABLES.items()}
 
 
@@ -53,8 +53,6 @@ def _format(table: str, key: str, lines: Sequence[Line]) -> str:
         return "count"
     if key.endswith("_seconds"):
         return "span"
-    if table == "density":
-        return "decimals2"
     return "percent3" if "padding" in (table, key.removeprefix("mean_")) else "percent"
 
 
@@ -89,7 +87,7 @@ def _rows(statistics: Statistics) -> Iterator[Line]:
             "size": name,
             "rows": int(chosen.sum()),
             "measurements": int(rows.n_measurements[chosen].sum()),
-            "sampled": int((statistics.sampled["size"] == size).sum()),
+            "sampled": int(chosen[statistics.sampled].sum()),
             **dict(zip(names, [None] * 4 if size == SMALL else counts, strict=True)),
         }
 
@@ -153,37 +151,6 @@ def _spans(statistics: Statistics) -> Iterator[Line]:
             }
 
 
-def _density(statistics: Statistics) -> Iterator[Line]:
-    """Yields tokens and bytes per measurement."""
-    sampled, contexts = statistics.sampled, statistics.contexts
-    shards = [statistics.shards.shards[number] for number in statistics.shards.chosen]
-    file_bytes = sum(s.num_bytes for s in shards) / sum(s.num_measurements for s in shards)
-    for name, chosen in _groups(sampled, "family", "size"):
-        rows = sampled[chosen]
-        drawn = contexts[np.isin(contexts["number"], rows["number"])]
-        num = int(rows["num_measurements"].sum())
-        if len(rows):
-            yield {
-                "group": name,
-                "rows": len(rows),
-                "measurements": num,
-                **{
-                    f"tokens_{mode}": _tokens_per_measurement(drawn[drawn["mode"] == number])
-                    for number, mode in enumerate(MODE_NAMES)
-                },
-                **{
-                    column: int(rows[column].sum()) / num
-                    for column in ("untimed_tokens", "measurements_bytes", "record_bytes")
-                },
-                "file_bytes": file_bytes if name == "all" else None,
-            }
-
-
-def _tokens_per_measurement(contexts: np.ndarray) -> float | None:
-    measurements = int(contexts["whole_measurements"].sum())
-    return int(contexts["whole_tokens"].sum()) / measurements if measurements else None
-
-
 # The title and the lines of each table.
 _TABLES: dict[str, tuple[str, Callable[[Statistics], Iterator[Line]]]] = {
     "rows": ("Rows and contexts, of all rows (small: packed, without K contexts)", _rows),
@@ -191,7 +158,6 @@ _TABLES: dict[str, tuple[str, Callable[[Statistics], Iterator[Line]]]] = {
     "modes": (f"Timestamp modes; a bound is {NUM_DEVIATIONS} σ", _modes),
     "repeats": ("Measurements of large rows' contexts whose destination came before", _repeats),
     "spans": ("Windows of large rows: time between their ends", _spans),
-    "density": ("Tokens and bytes per measurement, of the rows sampled", _density),
 }
 
 
@@ -227,12 +193,12 @@ def run_checks(statistics: Statistics, summary: Summary) -> list[Check]:
 
 
 def _check_contexts(statistics: Statistics) -> tuple[str, bool | None]:
-    large = statistics.sampled[statistics.sampled["size"] != SMALL]
-    if not len(large):
+    numbers, counts = np.unique(statistics.contexts["number"], return_counts=True)
+    if not len(numbers):
         return "there are no large rows", None
-    k = large["num_contexts"]
-    is_right = k == expected_contexts(large["num_measurements"])
-    text = f"K {k.min()} to {k.max()}, right in {is_right.sum():,} of {len(large):,} large rows"
+    k = counts / statistics.epochs.large
+    is_right = k == expected_contexts(statistics.rows.n_measurements[numbers])
+    text = f"K {k.min():g} to {k.max():g}, right in {is_right.sum():,} of {len(k):,} large rows"
     return text, bool(is_right.all())
 
 
