@@ -31,7 +31,6 @@ from beam_pipeline.dataset.manifest import (
     MANIFEST_NAME,
     NAMES_NAME,
     Manifest,
-    Split,
 )
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
@@ -196,6 +195,14 @@ def _record_sets(manifest: Manifest) -> Iterator[Node]:
     types: dict[str, Any] = {"name": "sc:Text", "url": ["sc:URL", "cr:Split"]}
     types |= dict.fromkeys(_SPLIT_COUNTS, "cr:Int64")
     texts = {"name": "Name of the split.", "url": "What it is for.", **_SPLIT_COUNTS}
+    records = [
+        {
+            "splits/name": name,
+            "splits/url": _SPLIT_TYPES[name],
+            **{f"splits/{column}": getattr(split, column) for column in _SPLIT_COUNTS},
+        }
+        for name, split in splits_of(manifest).items()
+    ]
     yield _node(
         "cr:RecordSet",
         "splits",
@@ -203,7 +210,7 @@ def _record_sets(manifest: Manifest) -> Iterator[Node]:
         field=[_field(f"splits/{name}", kind, texts[name]) for name, kind in types.items()],
         dataType="cr:Split",
         key={"@id": "splits/name"},
-        data=[_split_record(name, split) for name, split in splits_of(manifest).items()],
+        data=records,
     )
     for name in splits_of(manifest):
         record_set, path = f"{name}_row_index", f"{name}/{INDEX_NAME}"
@@ -217,11 +224,6 @@ def _record_sets(manifest: Manifest) -> Iterator[Node]:
         )
     fields = list(_row_fields("rows", {"fileSet": {"@id": "shards"}}))
     yield _node("cr:RecordSet", "rows", "The records of the shards.", field=fields)
-
-
-def _split_record(name: str, split: Split) -> Node:
-    counts = {f"splits/{column}": getattr(split, column) for column in _SPLIT_COUNTS}
-    return {"splits/name": name, "splits/url": _SPLIT_TYPES[name], **counts}
 
 
 def _row_fields(record_set: str, source: Node) -> Iterator[Node]:

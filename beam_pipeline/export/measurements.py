@@ -25,8 +25,8 @@ from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA, RowIndex
 from beam_pipeline.dataset.rows import Dataset, RowReader, open_whole, verify_cure
-from beam_pipeline.errors import ProbelineError, UsageError, printable
-from beam_pipeline.report.tables import bytes_text, number_of
+from beam_pipeline.errors import ProbelineError, UsageError, number_of, printable
+from beam_pipeline.report.tables import bytes_text
 from beam_pipeline.sources.options import Sample
 from beam_pipeline.sources.sampling import in_window, sampled_probes
 from beam_pipeline.storage.files import atomic_write, check_path, exists

@@ -7,7 +7,7 @@
   python -m beam_pipeline.inspect rows --compare=yesterday     differences from another dataset
   python -m beam_pipeline.inspect rows --compare=1             differences from generation 1
 
-Sizes, families, failed pings and probes are exact, from rows.parquet and the manifest. RTT, hours,
+Sizes, IPv6, failed pings and probes are exact, from rows.parquet and the manifest. RTT, hours,
 destinations and silences come from a bounded sample of the rows, the same each time. Does not need
 Beam. Exit codes: 0, shown; 1, the dataset is unfinished or damaged; 2, invalid command.
 """

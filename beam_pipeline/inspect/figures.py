@@ -22,7 +22,6 @@ from beam_pipeline.inspect.names import RowName
 from beam_pipeline.inspect.sample import HOUR_US, HOURS, Sample, draw
 from beam_pipeline.report.tables import NONE, ms_text, time_text
 
-FAMILIES = ("IPv4 → IPv4", "IPv4 → IPv6", "IPv6 → IPv4", "IPv6 → IPv6")  # probe → destination
 QUANTILES = (0.1, 0.5, 0.9)
 _MAX_BUSIEST, _MAX_DESTINATIONS = 10, 15
 _MAX_BINS, _MIN_BIN_MEASUREMENTS = 180, 20
@@ -91,15 +90,6 @@ class SplitFigures:
     def per_probe(self) -> np.ndarray:
         """The number of measurements of each probe, int64 [probes]."""
         return self.probes["num_measurements"].to_numpy()
-
-    @cached_property
-    def families(self) -> list[int]:
-        """The number of measurements of each of FAMILIES."""
-        counts = []
-        for is_ipv6 in (False, True):
-            totals = Totals.of(self.probes.filter(pc.field("is_ipv6") == is_ipv6))
-            counts += [totals.num_measurements - totals.num_ipv6, totals.num_ipv6]
-        return counts
 
     @cached_property
     def rtts(self) -> Rtts:
@@ -171,7 +161,22 @@ class Figures:
 
     @cached_property
     def destinations(self) -> pa.Table:
-        return destinations_of(self.samples)
+        """A line per destination, busiest first: hi, lo, and its measurements in each split."""
+        parts = [
+            pa.table(
+                {
+                    "hi": np.ascontiguousarray(sample.run["dst_hi"]),
+                    "lo": np.ascontiguousarray(sample.run["dst_lo"]),
+                    "all": sample.weight,
+                    **{name: sample.weight * (name == split) for name in SPLITS},
+                }
+            )
+            for split, sample in self.samples.items()
+        ]
+        grouped = pa.concat_tables(parts).group_by(["hi", "lo"], use_threads=False)
+        counts = grouped.aggregate([(name, "sum") for name in ("all", *SPLITS)])
+        order = [("all_sum", "descending"), ("hi", "ascending"), ("lo", "ascending")]
+        return counts.sort_by(order).rename_columns(["hi", "lo", "all", *SPLITS])
 
     @cached_property
     def busiest_destinations(self) -> dict[str, dict[str, Rtts]]:
@@ -217,25 +222,6 @@ def gather(dataset: Dataset) -> Figures:
     rows, names = {split: dataset.rows(split) for split in SPLITS}, Names.read(dataset)
     splits = {split: SplitFigures(own, draw(own), names) for split, own in rows.items()}
     return Figures(dataset, names, splits)
-
-
-def destinations_of(samples: Mapping[str, Sample]) -> pa.Table:
-    """Returns a line per destination, busiest first: hi, lo, and its measurements in each split."""
-    parts = [
-        pa.table(
-            {
-                "hi": np.ascontiguousarray(sample.run["dst_hi"]),
-                "lo": np.ascontiguousarray(sample.run["dst_lo"]),
-                "all": sample.weight,
-                **{name: sample.weight * (name == split) for name in samples},
-            }
-        )
-        for split, sample in samples.items()
-    ]
-    grouped = pa.concat_tables(parts).group_by(["hi", "lo"], use_threads=False)
-    counts = grouped.aggregate([(name, "sum") for name in ("all", *samples)])
-    order = [("all_sum", "descending"), ("hi", "ascending"), ("lo", "ascending")]
-    return counts.sort_by(order).rename_columns(["hi", "lo", "all", *samples])
 
 
 # --- time -----------------------------------------------------------------------------------------

@@ -6,14 +6,10 @@ from typing import NamedTuple
 
 from beam_pipeline.dataset.data_card import address_note, input_text
 from beam_pipeline.dataset.manifest import Manifest
-from beam_pipeline.inspect.comparison import (
-    Comparison,
-    Verdict,
-    compare,
-    split_sides,
-)
+from beam_pipeline.errors import number_of
+from beam_pipeline.inspect.comparison import Comparison, Verdict, compare, split_sides
 from beam_pipeline.inspect.figures import Figures
-from beam_pipeline.report.tables import bytes_text, number_of, percent, span_us_text
+from beam_pipeline.report.tables import bytes_text, percent, span_us_text
 
 _MANY_DEAD_LETTERS = 0.01
 _BUSY_PROBE = 0.1
@@ -141,7 +137,7 @@ def sample_text(figures: Figures) -> str:
             f"{number_of(split.totals.num_measurements, 'measurement')}"
         )
     return (
-        "Exact, from rows.parquet and the manifest: sizes, families, failed pings, probes, dead "
+        "Exact, from rows.parquet and the manifest: sizes, failed pings, IPv6, probes, dead "
         f"letters. RTT, hours, destinations and silences from rows read, {'; '.join(parts)}. The "
         "same dataset gives the same sample."
     )

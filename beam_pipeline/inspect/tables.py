@@ -7,9 +7,9 @@ import numpy as np
 from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, generation_rows
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.inspect.comparison import comparison_table
-from beam_pipeline.inspect.figures import FAMILIES, Figures
+from beam_pipeline.inspect.figures import Figures
 from beam_pipeline.inspect.findings import Report
-from beam_pipeline.report.tables import Table, bytes_text, percent, span_us_text
+from beam_pipeline.report.tables import Table, bytes_text, span_us_text
 
 _MAX_PERIODS = 5
 
@@ -21,7 +21,6 @@ def tables(report: Report) -> Iterator[Table]:
     yield _hours(figures)
     yield _destinations(figures)
     yield _sizes(figures)
-    yield _families(figures)
     yield _busiest(figures)
     if letters := manifest.counts.dead_letters:
         number, read = manifest.counts.num_dead_letters, manifest.counts.rows_read
@@ -72,15 +71,6 @@ def _sizes(figures: Figures) -> Table:
                 rows.append((name, what, *map(texts.get(what, "{:,.0f}".format), points)))
     columns = ("", ("", "text"), "min", "10 %", "median", "90 %", "max")
     return Table("Sizes of rows and histories", columns, rows, "sizes")
-
-
-def _families(figures: Figures) -> Table:
-    counts = [split.families for split in figures.splits.values()]
-    rows = [
-        (name, *(f"{of[at]:,} ({percent(of[at] / max(1, sum(of)), 2)})" for of in counts))
-        for at, name in enumerate(FAMILIES)
-    ]
-    return Table("Families: probe → destination", ("", *figures.splits), rows, "families")
 
 
 def _busiest(figures: Figures) -> Table:

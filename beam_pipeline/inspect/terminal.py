@@ -5,12 +5,12 @@ from rich.markup import escape
 from rich.text import Text
 
 from beam_pipeline.dataset.rows import open_whole
-from beam_pipeline.errors import printable
+from beam_pipeline.errors import number_of, printable
 from beam_pipeline.inspect import comparison, row
 from beam_pipeline.inspect.figures import gather
 from beam_pipeline.inspect.findings import Report, report_on, sample_text
 from beam_pipeline.inspect.tables import tables
-from beam_pipeline.report.tables import NONE, number_of
+from beam_pipeline.report.tables import NONE
 from beam_pipeline.report.terminal import new_console, print_table, say
 from beam_pipeline.storage.files import write_file
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.errors import printable, program
+from beam_pipeline.errors import number_of, printable, program
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.manifest import read_summary
 from beam_pipeline.overlap.report.contents import Report, RowCounts, read_contents
@@ -25,7 +25,7 @@ from beam_pipeline.overlap.results.layout import (
 )
 from beam_pipeline.overlap.results.output_files import read_lines
 from beam_pipeline.overlap.results.rules import SHORT_TOKENS
-from beam_pipeline.report.tables import Table, number_of
+from beam_pipeline.report.tables import Table
 from beam_pipeline.report.terminal import new_console, print_table
 
 

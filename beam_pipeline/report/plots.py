@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
-DPI = 120
-SIZE = (10.0, 4.5)
+_SIZE, _DPI = (10.0, 4.5), 120
 _SPAN_TICKS = (1, 60, 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 
 # Each colour in an SVG stands for a CSS variable, for light and dark schemes.
@@ -37,9 +36,8 @@ _CSS_NAMES = {
     "#a1b2c3": "--ink",
     "#a1b2c4": "--faint",
     "#a1b2c5": "--warn",
-    "#a1b2c6": "--card",
 }
-TRAIN, TEST, INK, FAINT, WARN, CARD = _CSS_NAMES
+TRAIN, TEST, INK, FAINT, WARN = _CSS_NAMES
 _SVG_STYLE = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # names may contain dollar signs
@@ -83,15 +81,6 @@ def prepare_folder(folder: str, option: str) -> Path:
     return path
 
 
-def new_figure(note: str = "", size: tuple[float, float] = SIZE) -> Figure:
-    """Returns an empty figure with a grey note below; `size` is width and height in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-    figure.supxlabel(note, fontsize=8, color="grey")
-    return figure
-
-
 def write_results(
     folder: Path,
     name: str,
@@ -105,10 +94,13 @@ def write_results(
     `drawings` are functions that draw `subject`, by file name without .png; `note` is the grey line
     below every figure.
     """
+    from matplotlib.figure import Figure
+
     with explained_os_errors("write into", str(folder)):
         write_file(str(folder / name), orjson.dumps(content, option=orjson.OPT_INDENT_2))
         for stem, draw in drawings.items():
-            figure = new_figure(note)
+            figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
+            figure.supxlabel(note, fontsize=8, color="grey")
             draw(figure, subject)
             with atomic_write(str(folder / f"{stem}.png")) as file:
                 figure.savefig(file, format="png")

@@ -65,11 +65,6 @@ def count_text(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def number_of(count: int, noun: str) -> str:
-    """Returns a count and its noun: `1 row`, `2 rows`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def percent(share: float | None, digits: int = 1) -> str:
     """Returns a share of 1 in percent."""
     return NONE if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"

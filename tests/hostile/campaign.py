@@ -67,7 +67,7 @@ def note(path=os.getcwd() + "/peak"):
 atexit.register(note)
 """
 _PRELOADED = (
-    *("beam_pipeline.convert.job", "beam_pipeline.inspect.page", "beam_pipeline.inspect.plots"),
+    *("beam_pipeline.convert.job", "beam_pipeline.inspect.page"),
     *("beam_pipeline.export.measurements", "beam_pipeline.overlap.removal.attributes"),
     *("beam_pipeline.overlap.report.page", "training.analyze_padding", "training.dataset"),
 )

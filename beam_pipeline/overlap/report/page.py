@@ -16,6 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from beam_pipeline import __version__
+from beam_pipeline.errors import number_of
 from beam_pipeline.overlap.report.contents import (
     LEVELS,
     MARGIN_CHARS,
@@ -25,7 +26,7 @@ from beam_pipeline.overlap.report.contents import (
 )
 from beam_pipeline.overlap.report.instances import Instance
 from beam_pipeline.report.page import environment, part
-from beam_pipeline.report.tables import Table, count_text, number_of, share_text
+from beam_pipeline.report.tables import Table, count_text, share_text
 
 _TAKEN = ("documents", "shared spans", "shared characters", f"within {MARGIN_CHARS} characters")
 

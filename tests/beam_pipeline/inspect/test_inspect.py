@@ -105,19 +105,13 @@ def test_figures_equal_plain_python(flags: list[str], tmp_path: Path) -> None:
     assert cells(report, "dead_letters") == {"rtt_null": ["5", "0.125 %"]}
 
 
-def test_families_and_sizes(tmp_path: Path) -> None:
+def test_probe_of_several_rows(tmp_path: Path) -> None:
     rows = [
         RowSpec("192.0.2.1", make_measurements(100, 1, ipv6_share=0.5)),
         RowSpec("192.0.2.1", make_measurements(60, 2, start_s=10**6), 1),
         RowSpec("2001:db8::1", make_measurements(30, 3)),
     ]
-    ipv6 = int((rows[0].run["dst_hi"] != 0).sum())
     report = report_of(write_dataset(tmp_path / "rows", rows, "arrow"))
-    families = {name: row[0].split(" ")[0] for name, row in cells(report, "families").items()}
-    assert families == {
-        "IPv4 → IPv4": str(160 - ipv6), "IPv4 → IPv6": str(ipv6),
-        "IPv6 → IPv4": "30", "IPv6 → IPv6": "0",
-    }  # fmt: skip
     (probe, other) = report.figures.splits["train"].busiest
     assert (probe["probe"], probe["rows"], probe["measurements"]) == ("192.0.2.1", 2, 160)
     assert other["measurements"] == 30

@@ -32,7 +32,6 @@ _SECTIONS = {
     "destinations": "RTT by destination",
     "sizes": "Sizes of histories and rows",
     "busiest": "The busiest probes",
-    "families": "Address families",
     "row": "One row",
     "context": "One training context",
 }
