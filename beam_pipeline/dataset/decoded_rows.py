@@ -9,7 +9,7 @@ fast as many streams; the same holds for the measurements inside them.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,14 +52,65 @@ class DecodedRows(NamedTuple):
     bounds: np.ndarray  # int64 [r + 1]
     measurements: np.ndarray | pa.RecordBatch  # compact: WIDE [m]; arrow: MEASUREMENT_SCHEMA [m]
 
+    def to_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns times, the halves of destinations, and RTTs; ValueError if one is no address.
+
+        int64 µs, uint64, uint64 and float32 ms, [m] each.
+        """
+        found = self.measurements
+        if isinstance(found, np.ndarray):
+            names = ("event_time", "dst_hi", "dst_lo", "rtt")
+            times, hi, lo, rtts = (np.ascontiguousarray(found[name]) for name in names)
+            return times, hi, lo, rtts
+        hi, lo, status = addresses.parse(found.column("dst_addr"))
+        if not np.isin(status, (addresses.FAMILY_IPV4, addresses.FAMILY_IPV6)).all():
+            raise ValueError("a destination is not an IP address")
+        times = found.column("event_time").cast(pa.int64()).to_numpy()
+        return times, hi, lo, found.column("rtt").to_numpy()
+
     def to_batch(self) -> pa.RecordBatch:
         """Returns the measurements as MEASUREMENT_SCHEMA."""
         found = self.measurements
         return to_batch(found) if isinstance(found, np.ndarray) else found
 
 
-def decode(records: Sequence[bytes]) -> Iterator[DecodedRows | Exception]:
-    """Yields records in order, decoded as many at a time as possible, or why one is unreadable."""
+def in_batches[T: bytes | Exception](records: Iterable[T]) -> Iterator[list[T]]:
+    """Yields records in lists of a few MiB, or of one; an error of reading comes after the last."""
+    batch: list[T] = []
+    num_bytes, failure = 0, None
+    try:
+        for record in records:
+            size = len(record) if isinstance(record, bytes) else 0
+            if batch and (num_bytes + size > BATCH_BYTES or len(batch) == BATCH_RECORDS):
+                yield batch
+                batch, num_bytes = [], 0
+            batch.append(record)
+            num_bytes += size
+    except (ValueError, OSError) as error:
+        failure = error
+    if batch:
+        yield batch
+    if failure is not None:
+        raise failure
+
+
+def decode(records: Sequence[bytes | Exception]) -> Iterator[DecodedRows | Exception]:
+    """Yields records in order, decoded as many at a time as possible, or why one is unreadable.
+
+    An exception in place of a record is yielded as it is.
+    """
+    together: list[bytes] = []
+    for record in records:
+        if isinstance(record, bytes):
+            together.append(record)
+            continue
+        yield from _decode(together)
+        yield record
+        together = []
+    yield from _decode(together)
+
+
+def _decode(records: Sequence[bytes]) -> Iterator[DecodedRows | Exception]:
     if not records:
         return
     try:
@@ -68,8 +119,8 @@ def decode(records: Sequence[bytes]) -> Iterator[DecodedRows | Exception]:
         if len(records) == 1:
             yield error
             return
-        yield from decode(records[: len(records) // 2])
-        yield from decode(records[len(records) // 2 :])
+        yield from _decode(records[: len(records) // 2])
+        yield from _decode(records[len(records) // 2 :])
 
 
 def decode_together(records: Sequence[bytes]) -> DecodedRows:

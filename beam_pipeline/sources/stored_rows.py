@@ -7,16 +7,15 @@ new copy of the dataset.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.decoded_rows import DecodedRows, decode, in_batches
 from beam_pipeline.dataset.manifest import INDEX_NAME, MANIFEST_NAME, NAMES_NAME, SPLITS, wrong_sums
-from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, open_whole, read_shard
-from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.sources.inputs import MeasurementFile, Piece, StoredShard
 from beam_pipeline.sources.measurements import AddressColumn, Block
@@ -103,26 +102,17 @@ def read_blocks(piece: Piece, batch_rows: int) -> Iterator[Block]:
     shard = piece.shard
     assert shard is not None
     _check(piece.path, shard.crc32c, piece.file.num_bytes)
-    runs: list[np.ndarray] = []
-    src_addrs: list[str] = []
-    waiting = num_records = 0
+    num_records = 0
     try:
-        for record in read_shard(piece.path, shard.output_format):
-            if isinstance(record, Exception):
-                raise record
-            row = decode_record(record)
-            runs.append(row.run)
-            src_addrs.append(row.src_addr)
-            num_records += 1
-            waiting += len(row.run)
-            if waiting >= batch_rows:
-                yield _block(runs, src_addrs)
-                runs, src_addrs, waiting = [], [], 0
+        for records in in_batches(read_shard(piece.path, shard.output_format)):
+            for found in decode(records):
+                if isinstance(found, Exception):
+                    raise found
+                yield from _blocks(found, batch_rows)
+                num_records += len(found.num_bytes)
     except READ_ERRORS as error:
         reason = f"record {num_records}: {damage_reason(piece.path, error)}"
         raise _damaged(piece.path, reason) from error
-    if runs:
-        yield _block(runs, src_addrs)
     if num_records != shard.num_records:
         raise _damaged(piece.path, f"it has {num_records} records, not {shard.num_records}")
     if is_gcs(piece.path):  # ArrayRecord opens an object itself, in its newest version
@@ -146,25 +136,21 @@ def _damaged(path: str, reason: str) -> ProbelineError:
     )
 
 
-def _block(runs: Sequence[np.ndarray], src_addrs: Sequence[str]) -> Block:
-    """Returns the measurements of rows as columns."""
-    hi, lo, _ = addresses.parse(pa.array(src_addrs, pa.string()))
-    run = join(runs)
-    codes = np.repeat(np.arange(len(runs), dtype=np.int32), [len(each) for each in runs])
-    return Block(
-        event_time=np.ascontiguousarray(run["event_time"]),
-        src=AddressColumn(codes, hi, lo),
-        dst=_destinations(run),
-        rtt=np.ascontiguousarray(run["rtt"]),
-    )
-
-
-def _destinations(run: np.ndarray) -> AddressColumn:
-    codes = np.arange(len(run), dtype=np.int32)
-    if run.dtype == WIDE:
-        return AddressColumn(codes, run["dst_hi"].copy(), run["dst_lo"].copy())
-    lo = run["dst_lo"].astype(np.uint64) | np.uint64(addresses.MAPPED_IPV4)
-    return AddressColumn(codes, np.zeros(len(run), np.uint64), lo)
+def _blocks(rows: DecodedRows, max_rows: int) -> Iterator[Block]:
+    """Yields the measurements of rows as columns, up to `max_rows` at a time."""
+    src_hi, src_lo, _ = addresses.parse(rows.columns["src_addr"].combine_chunks())
+    of_row = np.repeat(np.arange(len(src_lo), dtype=np.int32), np.diff(rows.bounds))
+    times, hi, lo, rtts = rows.to_columns()
+    for begin in range(0, len(times), max_rows):
+        part = slice(begin, begin + max_rows)
+        first, last = of_row[part][[0, -1]]
+        entries = slice(first, last + 1)
+        yield Block(
+            event_time=times[part],
+            src=AddressColumn(of_row[part] - first, src_hi[entries], src_lo[entries]),
+            dst=AddressColumn(np.arange(len(hi[part]), dtype=np.int32), hi[part], lo[part]),
+            rtt=rtts[part],
+        )
 
 
 def as_batch(block: Block) -> pa.RecordBatch:

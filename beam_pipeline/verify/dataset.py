@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset.decoded_rows import BATCH_BYTES, BATCH_RECORDS, DecodedRows, decode
+from beam_pipeline.dataset.decoded_rows import DecodedRows, decode, in_batches
 from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.manifest import INDEX_NAME, NAMES_NAME, SPLITS, Shard, Split
 from beam_pipeline.dataset.row_index import parse_index
@@ -152,7 +152,7 @@ class Verification:
         num_records = num_read = 0
         reading = read_shard(self._dataset.file(shard.path), self._options.output_format)
         try:
-            for some in _in_batches(reading):
+            for some in in_batches(reading):
                 num_read += self._check_records(some, place, num_records)
                 num_records += len(some)
                 self._advance(num_bytes * len(some) / max(1, shard.num_records))
@@ -178,7 +178,7 @@ class Verification:
     ) -> int:
         """Checks records and keeps their facts; returns how many are readable."""
         number, num_read = first, 0
-        for found in _decoded(data):
+        for found in decode(data):
             if isinstance(found, DecodedRows):
                 rows = StoredRows.of(found, place, number)
                 self._check_rows(rows)
@@ -218,40 +218,6 @@ class Verification:
             message = f"it has {index.num_rows} lines for {split.num_records} records"
             self._take("index", [Fault(path, None, message)])
         return index
-
-
-def _decoded(
-    records: Iterable[bytes | DamagedRecordError],
-) -> Iterator[DecodedRows | Exception]:
-    intact: list[bytes] = []
-    for record in records:
-        if isinstance(record, bytes):
-            intact.append(record)
-            continue
-        yield from decode(intact)
-        yield record
-        intact = []
-    yield from decode(intact)
-
-
-def _in_batches[T: bytes | DamagedRecordError](records: Iterable[T]) -> Iterator[list[T]]:
-    """Yields records in lists of a few MiB, or of one; an error of reading comes after the last."""
-    batch: list[T] = []
-    num_bytes, failure = 0, None
-    try:
-        for record in records:
-            size = len(record) if isinstance(record, bytes) else 0
-            if batch and (num_bytes + size > BATCH_BYTES or len(batch) == BATCH_RECORDS):
-                yield batch
-                batch, num_bytes = [], 0
-            batch.append(record)
-            num_bytes += size
-    except (DamagedRecordError, OSError) as error:
-        failure = error
-    if batch:
-        yield batch
-    if failure is not None:
-        raise failure
 
 
 def verify(

@@ -10,6 +10,7 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows.launch import sort_inputs
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.verify import __main__ as verify
+from tests.support.array_record_files import Objects
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, write_input
 
@@ -39,7 +40,5 @@ def test_on_this_machine(tmp_path: Path, name: str) -> None:
 
 def test_other_filesystems_of_beam_have_no_datasets() -> None:
     """Their files are read by Beam alone, globs or not."""
-    assert sort_inputs(Options(input=("objects://b/x", "objects://b/*"), output="o")) == (
-        [],
-        ["objects://b/x", "objects://b/*"],
-    )
+    paths = [f"{Objects.scheme()}://b/{name}" for name in ("x", "*")]
+    assert sort_inputs(Options(input=tuple(paths), output="o")) == ([], paths)
