@@ -1,10 +1,9 @@
 """A job killed at any change of its output leaves nothing wrong; the next run writes all of it.
 
-The quick tests kill the process. The slow ones go on from copies of the output that one run made
-before its changes, links as links: what a kill at that moment leaves on the disk.
+Copies of the output that one run made before each of its changes, links as links, are what a kill
+at that moment leaves on the disk. All of them are checked, and jobs go on from some.
 """
 
-import itertools
 import shutil
 import signal
 import subprocess
@@ -13,36 +12,25 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.helpers import quick_and_slow
 from tests.support.job_cases import JOBS, JobCase
 from tests.support.kills import run_and_kill
 
 
-class Undisturbed(NamedTuple):
-    """A job's input and the output of a run without a kill."""
+class Whole(NamedTuple):
+    """A job's input, the output of a run without a kill, and how often that changed its folder."""
 
-    folder: Path
     flags: list[str]
     before: dict[str, bytes]
     after: dict[str, bytes]
     num_changes: int
 
 
-class Copied(NamedTuple):
-    """An output folder, a folder with a copy of it before each change, and their number."""
-
-    output: Path
-    copies: Path
-    num_changes: int
-
-
-_runs: dict[str, Undisturbed] = {}
-_copied: dict[str, Copied] = {}
-
-
-def change_at(place: float, num_changes: int) -> int:
-    """Returns the number of a change, given as a share of all or counted from the last one."""
-    return max(1, round(num_changes * place if place > 0 else num_changes + place))
+def begun(job: JobCase, folder: Path, name: str) -> Path:
+    """Returns the folder of a new output, with what the job begins with."""
+    output = folder / name / "out"
+    if job.begin:
+        job.begin(folder, output)
+    return output
 
 
 def run(
@@ -52,96 +40,75 @@ def run(
     return run_and_kill(job.module, job.setup, output, at, given, folder / "changes", **how)
 
 
-def undisturbed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    if name not in _runs:
-        job, folder = JOBS[name], tmp_path_factory.mktemp("job")
-        flags, output = job.prepare(folder), folder / "whole" / "out"
-        if job.begin:
-            job.begin(folder, output)
-        before = job.files(output) or {"": b"nothing is finished"}
-        done = run(job, folder, output, 0, *flags)
-        assert done.returncode == 0, done.stderr
-        num_changes = int((folder / "changes").read_text())
-        _runs[name] = Undisturbed(folder, flags, before, job.files(output), num_changes)
-    return _runs[name]
+def run_whole(job: JobCase, folder: Path, copies: Path | None = None) -> Whole:
+    """Runs a job without a kill; `copies` gets the output before each change, by its number."""
+    flags, output = job.prepare(folder), begun(job, folder, "whole")
+    before = job.files(output) or {"": b"nothing is finished"}
+    done = run(job, folder, output, 0, *flags, copies=copies)
+    assert done.returncode == 0, done.stderr
+    return Whole(flags, before, job.files(output), int((folder / "changes").read_text()))
 
 
-def copied(name: str, tmp_path_factory: pytest.TempPathFactory) -> Copied:
-    if name not in _copied:
-        job, whole = JOBS[name], undisturbed(name, tmp_path_factory)
-        folder = tmp_path_factory.mktemp("copied")
-        output, copies = folder / "out", folder / "copies"
-        copies.mkdir()
-        if job.begin:
-            job.begin(whole.folder, output)
-        done = run(job, folder, output, 0, *whole.flags, copies=copies)
-        assert done.returncode == 0, done.stderr
-        assert job.files(output) == whole.after
-        num_changes = int((folder / "changes").read_text())
-        assert num_changes - len(list(copies.iterdir())) < 5  # those before the folder is made
-        _copied[name] = Copied(output, copies, num_changes)
-    return _copied[name]
+def change_at(place: float, num_changes: int) -> int:
+    """Returns the number of a change, given as a share of all or counted from the last one."""
+    return max(1, round(num_changes * place if place > 0 else num_changes + place))
 
 
-# Shares of all changes, and places counted from the last one.
-SHARES = [0.05, 0.4, 0.75]
-LAST = [-22, -15, -11, -9, -8, -7, -6, -5, -4, -3, -2, -1, 0]
-
-
-def check_and_rerun(job: JobCase, whole: Undisturbed, folder: Path, output: Path) -> None:
+def check_left(job: JobCase, whole: Whole, output: Path) -> None:
+    """Checks that a reader finds nothing, or all of the old or new files; others may remain."""
     found = job.finished_files(output)
-    if found is not None:  # whole, the old or the new; temporary files may remain
+    if found is not None:
         assert whole.before.items() <= found.items() or whole.after.items() <= found.items()
-    again = ["--overwrite"] if found is not None and not job.begin else []
+
+
+def check_rerun(job: JobCase, whole: Whole, folder: Path, output: Path) -> None:
+    is_finished = not job.begin and (output / job.success).exists()
+    again = ["--overwrite"] if is_finished else []
     done = run(job, folder, output, 0, *whole.flags, *job.again, *again)
     assert done.returncode == 0, done.stderr
     assert job.files(output) == whole.after
 
 
-KILLS = list(itertools.product(JOBS, (0.6, -7)))
-QUICK = [("probe rows", 0.6)]
-
-
-@pytest.mark.parametrize("kill", quick_and_slow(KILLS, QUICK), ids="{0[0]}-{0[1]}".format)
-def test_kill_and_rerun(
-    kill: tuple[str, float], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    name, place = kill
-    job, whole = JOBS[name], undisturbed(name, tmp_path_factory)
-    output = tmp_path / "out"
-    if job.begin:
-        job.begin(whole.folder, output)
-    killed = run(job, tmp_path, output, change_at(place, whole.num_changes), *whole.flags)
+def check_kill(job: JobCase, whole: Whole, folder: Path, place: float) -> None:
+    output = begun(job, folder, "killed")
+    killed = run(job, folder, output, change_at(place, whole.num_changes), *whole.flags)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    check_and_rerun(job, whole, tmp_path, output)
+    check_left(job, whole, output)
+    check_rerun(job, whole, folder, output)
+
+
+def test_kill_and_rerun(tmp_path: Path) -> None:
+    job = JOBS["probe rows"]
+    check_kill(job, run_whole(job, tmp_path), tmp_path, 0.6)
+
+
+# Shares of all changes, and places counted from the last one: each has two of the jobs.
+RERUNS = [0.05, 0.4, 0.75, -22, -15, -11, -9, -8, -7, -6, -5, -4, -3, -2, -1, 0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [*SHARES, *LAST])
 @pytest.mark.parametrize("name", JOBS)
-def test_a_rerun_from_any_change(
-    name: str, place: float, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    job, whole = JOBS[name], undisturbed(name, tmp_path_factory)
-    output, copies, num_changes = copied(name, tmp_path_factory)
-    shutil.rmtree(output, ignore_errors=True)
-    copy = copies / str(change_at(place, num_changes))
-    if copy.exists():  # not before the folder is made
-        subprocess.run(["cp", "-a", copy, output], check=True)
-    check_and_rerun(job, whole, tmp_path, output)
+def test_kills_at_any_change(name: str, tmp_path: Path) -> None:
+    job, number, copies = JOBS[name], [*JOBS].index(name), tmp_path / "copies"
+    copies.mkdir()
+    whole = run_whole(job, tmp_path, copies)
+    left = {int(path.name): path for path in copies.iterdir()}
+    assert whole.num_changes - len(left) < 5  # those before the folder is made
+    # Files tell the path of the output: copies are moved there.
+    output = tmp_path / "whole" / "out"
+    reruns = {change_at(place, whole.num_changes) for place in RERUNS[number % 3 :: 3]}
+    for change in range(1, whole.num_changes + 1):
+        shutil.rmtree(output, ignore_errors=True)
+        if change in left:
+            left[change].rename(output)
+            check_left(job, whole, output)
+        if change in reruns:
+            check_rerun(job, whole, tmp_path, output)
+    check_kill(job, whole, tmp_path, (0.6, -7)[number % 2])
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", [0.3, 0.9])
-@pytest.mark.parametrize("name", JOBS)
-def test_an_output_folder_that_is_removed_is_one_line(
-    name: str, place: float, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    job, whole = JOBS[name], undisturbed(name, tmp_path_factory)
-    output, at = tmp_path / "out", change_at(place, whole.num_changes)
-    if job.begin:
-        job.begin(whole.folder, output)
+    output = begun(job, tmp_path, "removed")
+    at = change_at((0.3, 0.9)[number % 2], whole.num_changes)
     harm = "shutil.rmtree(folder, ignore_errors=True)"
     done = run(job, tmp_path, output, at, *whole.flags, harm=harm)
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 1 and line.startswith("error: ") and str(output) in line
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: ") and str(output) in done.stderr
