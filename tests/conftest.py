@@ -21,8 +21,10 @@ __all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism", "propertie
 __all__ += ["warm_workers"]
 _REPO = Path(__file__).parent / "repo"
 _ENGINES = ("browser", "flink", "gcs", "prism", "spark")
-# Files with tests of a minute. They run first: at the end the other worker would wait for one.
-_LONG = ("test_hot_probe", "test_hit_memory", "test_train", "test_docs_code", "test_benches")
+# Files with tests of a minute; tests for which MaxText is imported, in 15 CPU-seconds.
+_WITH_MAXTEXT = ("test_train", "test_run_config", "test_feed")
+_ALSO_WITH_MAXTEXT = ("arena_runs", "run[README.md]", "unknown_training_key", "accepts_every_key")
+_LONG = ("test_hot_probe", "test_hit_memory", "test_shuffle", "test_benches", "test_kills")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,8 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # imports make little garbage
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests by what they are about and the engines they ask for; puts long ones first."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]):
+    """Marks tests by what they are about and the engines they ask for; orders those that remain."""
     for item in items:
         if _REPO in item.path.parents:
             item.add_marker("repo")
@@ -48,7 +51,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for engine in _ENGINES:
             if engine in getattr(item, "fixturenames", ()):
                 item.add_marker(engine)
-    items.sort(key=lambda item: item.path.stem not in _LONG)
+    yield
+    items[:] = _dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _dealt(items: list[pytest.Item], num_workers: int) -> list[pytest.Item]:
+    """Returns tests in another order, so that each worker begins with a group of long ones.
+
+    Of the equal parts that xdist makes of the list, a worker that is done takes from the ends of
+    others: what is long must not be last, and a group that shares a server stays together.
+    """
+    groups: list[list[pytest.Item]] = [[], [], []]
+    others = []
+    for item in items:
+        names_it = any(name in item.name for name in _ALSO_WITH_MAXTEXT)
+        if item.path.stem in _WITH_MAXTEXT or names_it:
+            groups[0].append(item)
+        elif item.get_closest_marker("flink") or item.get_closest_marker("spark"):
+            groups[1].append(item)
+        elif item.path.stem in _LONG:
+            groups[2].append(item)
+        else:
+            others.append(item)
+    dealt = []
+    for worker in range(num_workers):
+        of_worker = [item for group in groups[worker::num_workers] for item in group]
+        share = len(items) * (worker + 1) // num_workers - len(dealt) - len(of_worker)
+        dealt += of_worker + others[: max(0, share)]
+        del others[: max(0, share)]
+    return dealt + others
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline import machine
+from beam_pipeline.dataset.layout import Encoding
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
 from tests.support.repository import ROOT
@@ -28,7 +29,7 @@ from beam_pipeline.sources import inputs
 os.cpu_count = lambda: 2
 beam_options._MIN_SPAWNED_UNITS = 4
 grouping.UNIT_ROWS = inputs.UNIT_ROWS = 100
-source, output, *flags = sys.argv[1:]
+source, output, *flags = sys.argv[1:]  # without a source there is a dataset
 
 def batch(**options):
     from training.dataset import DataConfig, build_dataset
@@ -38,33 +39,39 @@ def batch(**options):
     iterator.close()
     return inputs
 
-from beam_pipeline.main import main
-assert main([f"--input={source}", f"--output={output}", *flags]) == 0
-first = batch()
-assert batch(cache_dir=f"{output}-cache") == first
-WORKERS
+if source:
+    from beam_pipeline.main import main
+    assert main([f"--input={source}", f"--output={output}", *flags]) == 0
+assert batch(**{"cache_dir": f"{output}-cache"} if source else {"num_workers": 2}) == batch()
 """
-BATCH_WORKERS = "assert batch(num_workers=2) == first"
 
 
-@pytest.mark.parametrize("more", ["", pytest.param(BATCH_WORKERS, marks=pytest.mark.slow)])
-def test_a_job_and_a_loader_need_nothing_of_linux(tmp_path: Path, more: str) -> None:
+def run(*arguments: str, **environment: str) -> list[str]:
+    """Runs the program; returns the lines that it says."""
+    environment["PYTHONPATH"] = f"{ROOT}/tests/support/without_linux:{ROOT}"
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()
+
+
+def test_a_job_and_a_loader_need_nothing_of_linux(tmp_path: Path) -> None:
     source = write_input(
         tmp_path / "in", measurements_table(900, seed=1, num_probes=5), row_group_size=100
     )
     (tmp_path / "private" / "T").mkdir(parents=True)
     (tmp_path / "var").symlink_to("private")
-    without = f"{ROOT}/tests/support/without_linux:{ROOT}"
-    environment = {**os.environ, "PYTHONPATH": without, "TMPDIR": f"{tmp_path}/var/T"}
-    script = PROGRAM.replace("WORKERS", more)
-    command = [sys.executable, "-c", script, str(source), f"{tmp_path}/var/out", *FLAGS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[0] == (
-        "This process cannot fork: the job starts 2 worker processes"
-    )
+    said = run(str(source), f"{tmp_path}/var/out", *FLAGS, TMPDIR=f"{tmp_path}/var/T")
+    assert said[0] == "This process cannot fork: the job starts 2 worker processes"
     expected = make_dataset(source, tmp_path / "expected", "--direct_num_workers=1")
     assert files_of(tmp_path / "private" / "out") == files_of(expected)
+
+
+@pytest.mark.slow
+def test_workers_of_a_loader_need_nothing_of_linux(mixed: dict[Encoding, Path]) -> None:
+    run("", str(mixed["compact"]))
 
 
 SPAWNER = """

@@ -17,6 +17,7 @@ from beam_pipeline.probe_rows.options import Options
 from benchmarks import ROOT, arena, estimate, networks, results, runner, table
 from benchmarks.peers import common
 from benchmarks.results import Results, Run
+from tests.support.training_runs import MODEL
 from tests.support.warm_python import TRAINING, warm_python
 
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"  # takes 0.4 s of CPU
@@ -25,16 +26,17 @@ LESS_TRAINING = (
     "network_repeat_share=0",
     "steps=4",
     "checkpoint_period=2",
+    *MODEL,
 )
 RUNS = {
     "grouping": "--sizes 3k --num_probes=50 --contenders main duckdb polars",
     "growing": "--base 20k --days 10k --num_probes=50",
     "engines": "--sizes 5k --engines memory --num_probes=20",
-    "loading": "--datasets arrow-64k-zstd --loaders seed shards cache --num_workers 0 1 "
+    "loading": "--datasets arrow-64k-zstd --loaders seed cache --num_workers 0 1 "
     "--num_threads 0 --step_ms 1 --seconds 0.1 --batch_size 8 --num_measurements 20000",
     "planning": "--num_probes 3000 --hosts 8 --num_workers 1",
     "overlap": "--parts peers formats --mb=10 --peer_mb=10 --lengths=5 --formats=parquet "
-    "--contenders probeline joined",
+    "--contenders joined",
     "sources": "--size 2k --num_probes=20 --forms csv scamper.jsonl",
     "recall": "--num_rows=48 --num_per_kind=4 --num_background=9 --contenders=probeline",
 }
@@ -75,6 +77,8 @@ def test_a_bench_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     start_warm(tmp_path, monkeypatch)
     folders = [f"--data_dir={tmp_path}/data", f"--results={tmp_path}/results", "--rounds=1"]
     bench = importlib.import_module(f"benchmarks.{MODULES.get(name, name)}")
+    if name == "overlap":
+        monkeypatch.setattr(bench, "EVALUATION_ROWS", 200)
     assert bench.main([*RUNS[name].split(), *folders]) == 0
     check_results(name, tmp_path)
 

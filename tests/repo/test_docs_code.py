@@ -18,7 +18,7 @@ from tests.support import documents
 from tests.support.clean_environment import tensorflow as tensorflow
 from tests.support.desk import Desk, make_presumed
 from tests.support.documents import Block
-from tests.support.engines import flink_is_built
+from tests.support.engines import JAVA, flink_is_built
 from tests.support.repository import ROOT
 
 LANGUAGES = ("sh", "python", "sql")
@@ -112,7 +112,7 @@ def test_the_blocks_of_a_page_run(page: str, desk: Desk, request: pytest.Fixture
                 scripts.setdefault(needed, []).append(text)
             elif "flink_server.sh" in text:
                 command = ["bash", "-c", text.replace(port, f"{port} {desk.folder}/flink")]
-                log, variables = desk.folder / "flink.log", dict(os.environ)
+                log, variables = desk.folder / "flink.log", {**os.environ, **JAVA}
                 server = running_server("Flink", command, int(port), log, variables)
                 servers.enter_context(server)
             else:

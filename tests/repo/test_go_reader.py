@@ -156,8 +156,10 @@ def test_compression_and_groups(
     assert padded.stat().st_size >= 3 * BLOCK_BYTES
 
 
-@pytest.mark.parametrize("record_encoding", ["arrow_ipc", "tf_example"])
-@pytest.mark.parametrize("output_format", ["arrayrecord", "tfrecord"])
+@pytest.mark.parametrize(
+    ("output_format", "record_encoding"),
+    [("arrayrecord", "tf_example"), ("tfrecord", "arrow_ipc")],
+)
 def test_shards_of_the_job(
     output_format: str, record_encoding: str, go_reader: str, tmp_path: Path
 ) -> None:

@@ -52,9 +52,13 @@ def done(result: subprocess.CompletedProcess) -> None:
     assert result.returncode == 0, said
 
 
+def find_uv() -> str | None:
+    return shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
 def pip(python: Path, *arguments: str) -> None:
     """Runs an environment's pip; installs by uv, if it is there, in a tenth of the time."""
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    uv = find_uv()
     installs_by_uv = uv is not None and arguments[0] == "install"
     program = [uv, "pip"] if installs_by_uv else [python, "-m", "pip"]
     result = subprocess.run(

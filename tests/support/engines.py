@@ -73,7 +73,7 @@ def flink_is_built() -> None:
 def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     """A running Flink job server, one for each test process."""
     flink_is_built()
-    with running_flink(tmp_path_factory.mktemp("flink")) as running:
+    with running_flink(tmp_path_factory.mktemp("flink"), JAVA["JAVA_FLAGS"]) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ from google.cloud.dataflow_v1beta3 import types
 from google.protobuf import json_format
 
 from beam_pipeline.storage.files import locked
-from tests.support.clean_environment import clean, done, new_environment
+from tests.support.clean_environment import clean, done, find_uv, new_environment
 from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
 from tests.support.dataflow_helpers import IMAGE
 from tests.support.engines import stored_objects
@@ -108,15 +108,24 @@ def do_steps(steps: Iterable[tuple[str, str]], image: Path, where: str = ".") ->
             for source in sources:
                 copy(ROOT / source, root / where / target, target.endswith("/"))
         elif name == "RUN":
+            python = image / "python"
+            variables_of_step = {"PATH": f"{python}/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(python)}
             result = subprocess.run(
-                ["bash", "-euc", arguments],
+                ["bash", "-euc", _by_uv(arguments)],
                 cwd=root / where,
-                env=clean(os.environ) | {"PATH": f"{image}/python/bin:/usr/bin:/bin"},
+                env=clean(os.environ) | variables_of_step,
                 capture_output=True,
                 text=True,
             )
             done(result)
     return variables
+
+
+def _by_uv(step: str) -> str:
+    """Has uv, if it is there, install the packages of the lock, in a tenth of pip's time."""
+    uv = find_uv()
+    by_pip = r"pip install (?:--\S+ )*(?=--constraint)"
+    return re.sub(by_pip, f"{uv} pip install --quiet ", step) if uv else step
 
 
 def make_image(base: Path, folder: Path, template: str) -> Image:

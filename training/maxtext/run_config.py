@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import difflib
 import fcntl
+import functools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,16 +147,24 @@ def _config_file(name: str) -> str:
 
 def _load(file: str) -> dict[str, Any]:
     """Loads a config over its base_config: next to it, ours (default network.yml), or MaxText's."""
+    if file == _BASE_FILE:
+        return _base_values()
     values = _plain(omegaconf.OmegaConf.load(file))
     base = values.pop("base_config", "network.yml")
-    if file == _BASE_FILE:
-        return values
     for folder in (os.path.dirname(file), str(CONFIGS), MAXTEXT_CONFIGS_DIR):
         if os.path.isfile(path := os.path.join(folder, base)):
             return _merge(_load(path), values)
     raise UsageError(
         f"{file}: base_config {base} is not next to it, in {CONFIGS} or in MaxText's configs"
     )
+
+
+@functools.cache
+def _base_values() -> dict[str, Any]:
+    """Returns the values of MaxText's base.yml, which nobody changes."""
+    values = _plain(omegaconf.OmegaConf.load(_BASE_FILE))
+    values.pop("base_config", None)
+    return values
 
 
 def _merge(values: dict[str, Any], over: Any) -> dict[str, Any]:
@@ -175,7 +184,7 @@ def _plain(config: Any) -> dict[str, Any]:
 
 def _changed(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the values that differ from MaxText's base.yml."""
-    base = _load(_BASE_FILE)
+    base = _base_values()
     return {key: value for key, value in values.items() if key not in base or base[key] != value}
 
 
@@ -284,7 +293,7 @@ def check_model(arguments: Arguments, config: Any) -> None:
     path = epath.Path(config.base_output_directory) / config.run_name / _RECORD
     if not path.exists():
         return
-    base = _load(_BASE_FILE)
+    base = _base_values()
     old, new = {**base, **yaml.safe_load(path.read_text())}, {**base, **arguments.values}
     different = [key for key in _MODEL_KEYS if old.get(key) != new.get(key)]
     if different:

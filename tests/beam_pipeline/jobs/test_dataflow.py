@@ -7,7 +7,6 @@ staged pipeline does its work in an environment that has only Beam and what was 
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -26,10 +25,8 @@ from tests.support.dataflow_api import (
 from tests.support.dataflow_helpers import (
     IMAGE,
     SHAPING,
-    do_the_work,
     error_of,
     job_command,
-    local_dataset,
     options_of,
     staged,
 )
@@ -119,23 +116,7 @@ def test_flags_of_a_run_that_is_not_on_dataflow_need_no_service(
 
 
 # --- a job's life, as the launcher shows it -------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_launcher_waits_and_the_dataset_is_that_of_a_local_run(
-    dataflow: DataflowApi, bucket: str, gcs: Gcs, measurements: Path, tmp_path: Path, capsys
-) -> None:
-    dataflow.worker = lambda job: do_the_work(Path(sys.executable), tmp_path / "work", job)
-    assert main(job_command(dataflow, bucket, "--job_name=rows")) == 0
-    out, err = capsys.readouterr()
-    (job,) = dataflow.jobs
-    page = f"https://console.cloud.google.com/dataflow/jobs/{REGION}/{job.id}?project={PROJECT}"
-    assert job.id in err and page in err
-    assert "4,000" in out  # the summary
-    found = stored_objects(f"{bucket}/out")
-    expected = local_dataset(measurements, tmp_path / "local")
-    assert {name: found[name] for name in expected} == expected
-    assert set(found) == {*expected, "README.md", "croissant.json", "manifest.json", "_SUCCESS"}
+# A job that ends well is in probe_rows/test_anonymized_runs.py.
 
 
 def test_a_failed_job_is_the_last_thing_it_said(dataflow: DataflowApi, bucket: str, capsys) -> None:

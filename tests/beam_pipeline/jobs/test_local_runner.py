@@ -72,10 +72,9 @@ COMPRESSED = "--array_record_options=group_size:1,zstd:1"  # whose writer has a 
     [
         ([], 3),
         (["--direct_num_workers=1"], 1),
-        pytest.param(["--direct_num_workers=2"], 2, marks=pytest.mark.slow),
         pytest.param([COMPRESSED], 3, marks=pytest.mark.slow),
     ],
-    ids=["all-cores", "one", "two", "compressed"],
+    ids=["all-cores", "one", "compressed"],
 )
 def test_workers_are_processes_and_write_the_same_bytes(
     source: Path, tmp_path: Path, flags: list[str], num_workers: int

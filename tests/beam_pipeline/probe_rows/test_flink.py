@@ -20,13 +20,12 @@ import pytest
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows import bucket, grouping, packets, row_splitting
+from beam_pipeline.probe_rows import bucket, grouping, row_splitting
 from beam_pipeline.shards import claim_checks
-from beam_pipeline.shards import writing as sharded_write
 from beam_pipeline.storage import many_files
 from benchmarks.engine_servers import Flink, free_port, running_server
 from tests.support.engines import JAVA, Gcs, flink_is_built, stored_objects
-from tests.support.helpers import measurements_table, quick_and_slow
+from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, make_dataset, write_input
 from tests.support.kills import BUCKET_ROWS, KILL_POINTS
 from tests.support.repository import ROOT
@@ -105,15 +104,7 @@ def whole(dataset: Path) -> dict[str, bytes]:
     return {str(path.relative_to(dataset)): path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize(
-    ("inline_bytes", "parallelism"),
-    [
-        (0, 2),
-        (1 << 16, 1),
-        pytest.param(0, 1, marks=pytest.mark.slow),
-        pytest.param(1 << 16, 2, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("inline_bytes", "parallelism"), [(0, 2), (1 << 16, 1)])
 def test_flink_writes_the_same_bytes(
     source: Path,
     expected: dict[str, bytes],
@@ -143,19 +134,16 @@ def test_flink_reads_and_writes_objects(
     }
 
 
-# What fails once: its owner, its name and the number of the call.
+# What fails once, one call of each stage: its owner, its name and the number of the call.
 FAULTS = {
-    "reading": (grouping, "read_piece", 2),
     "closing chunks": (claim_checks.ClaimWriter, "close", 1),
     "sorting": (bucket.Bucket, "histories", 3),
     "cutting rows": (row_splitting, "fit", 5),
-    "closing packets": (packets.PacketWriter, "close", 2),
-    "writing shards": (sharded_write.WriteShard, "_write_shard", 2),
     "renaming a shard": (many_files, "_move", 3),
 }
 
 
-@pytest.mark.parametrize("where", quick_and_slow(FAULTS, ("sorting", "renaming a shard")))
+@pytest.mark.parametrize("where", FAULTS)
 def test_a_task_that_fails_once_changes_nothing(
     source: Path,
     expected: dict[str, bytes],

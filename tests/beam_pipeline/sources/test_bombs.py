@@ -13,7 +13,7 @@ from tests.support.peak_memory import peak_memory
 
 MIB = 1 << 20
 # The file's size, and how much more memory it may take than a small one: 8 M blank lines are held.
-LINE, BLANK = (256 * MIB, 100), (64 * MIB, 250)
+LINE, BLANK = (160 * MIB, 80), (64 * MIB, 250)
 COMPRESSIONS: dict[str, Callable[[Path], object]] = {
     "gzip": lambda path: gzip.open(path, "wb", 1),
     "bzip2": lambda path: bz2.open(path, "wb", 1),

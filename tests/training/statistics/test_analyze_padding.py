@@ -18,7 +18,6 @@ from tests.support.damaged_dataset import DamagedDataset
 from tests.support.damaged_dataset import arrow_dataset as arrow_dataset
 from tests.support.damaged_dataset import compact_dataset as compact_dataset
 from tests.support.damaged_dataset import copy as copy
-from tests.support.helpers import quick_and_slow
 from training.analyze_padding import main
 from training.extent import AnalysisExtent
 from training.rows.row_source import ProbeRowDataSource
@@ -86,14 +85,10 @@ def dataset_with_repeats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("encoding", quick_and_slow(["arrow", "compact"], ["compact"]))
 def test_good_dataset_passes(
-    encoding: str,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    compact_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, figures = analyse(request.getfixturevalue(f"{encoding}_dataset"), tmp_path / "out")
+    code, figures = analyse(compact_dataset, tmp_path / "out")
     assert code == 0
     found = results(figures)
     assert found.pop("modes_small") in ("pass", "not applicable")
@@ -105,7 +100,7 @@ def test_good_dataset_passes(
         assert check["name"] in out and check["measured"]
     assert figures["sample"]["rows_read"] <= 40
     assert figures["sample"]["batches"] == 4
-    assert figures["encoding"] == encoding
+    assert figures["encoding"] == "compact"
     rows = figures["figures"]["rows"]
     assert sum(line["rows"] for line in rows) == figures["sample"]["rows"]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*PICTURES, "figures.json"}

@@ -67,7 +67,6 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"lengths": (1, 2), "rules": (threshold_rule(1, 0.5),)}, ["--num_shards=2"]),
     ({"lengths": (3, 5), "max_details_per_pair": 0, "max_document_frequency": 2}, []),
 ]
-SLOW_SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in (4, 6, 7)]
 
 
 def compare_with_brute_force(seed: int, folder: Path, monkeypatch, *flags: str) -> None:
@@ -122,15 +121,15 @@ def test_a_run_finds_what_brute_force_finds(seed: int, tmp_path: Path, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(102, 153, 17))
+@pytest.mark.parametrize("first", [119, 136])
 def test_many_more_runs_find_what_brute_force_finds(
     first: int, tmp_path: Path, monkeypatch
 ) -> None:
-    for seed in range(first, first + 17):  # each case, in the end with work units of each size
+    for seed in range(first, first + 17):  # with work units of the other sizes
         compare_with_brute_force(seed, tmp_path / str(seed), monkeypatch)
 
 
-@pytest.mark.parametrize("seed", [1, 8, *SLOW_SEEDS])
+@pytest.mark.parametrize("seed", [1, 8])
 def test_prism_finds_what_brute_force_finds(
     seed: int, tmp_path: Path, monkeypatch, prism: str
 ) -> None:
@@ -138,11 +137,8 @@ def test_prism_finds_what_brute_force_finds(
     compare_with_brute_force(seed, tmp_path, monkeypatch, *flags)
 
 
-@pytest.mark.parametrize("seed", [8, *SLOW_SEEDS[-1:]])
-def test_flink_finds_what_brute_force_finds(
-    seed: int, tmp_path: Path, monkeypatch, flink: Flink
-) -> None:
-    compare_with_brute_force(seed, tmp_path, monkeypatch, *flink.flags())
+def test_flink_finds_what_brute_force_finds(tmp_path: Path, monkeypatch, flink: Flink) -> None:
+    compare_with_brute_force(8, tmp_path, monkeypatch, *flink.flags())
 
 
 @pytest.mark.slow
