@@ -22,6 +22,7 @@ from beam_pipeline.dataset.data_card import (
     CARD_HEAD,
     CARD_HEADS,
     CARD_NAME,
+    KEYWORDS,
     Totals,
     command_of,
     data_card,
@@ -143,33 +144,28 @@ def test_command_omits_options_of_the_run_and_the_key_path(tmp_path: Path) -> No
     assert command_of(options) == f"probeline rows {common} {anonymized}"
 
 
-def test_hugging_face_metadata(dataset: Path) -> None:
-    card = DatasetCard.load(dataset / CARD_NAME)
-    told = card.data.to_dict()
-    assert told["pretty_name"] == "3,000 ping measurements of 15 probes"
-    assert "license" not in told and "time series" in told["tags"]
-    (config,) = told["configs"]
-    assert config == {
-        "config_name": "row_index",
-        "data_files": [{"split": s, "path": f"{s}/rows.parquet"} for s in ("train", "test")],
-    }
-    assert all((dataset / file["path"]).is_file() for file in config["data_files"])
-
-
 @pytest.mark.parametrize(
     ("num_rows", "category"),
-    [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (10**12 - 1, "100B<n<1T"), (10**12, "n>1T")],
+    [(999, "n<1K"), (1000, "1K<n<10K"), (10**12 - 1, "100B<n<1T"), (10**12, "n>1T")],
 )
-def test_hugging_face_size_category(num_rows: int, category: str, dataset: Path) -> None:
+def test_hugging_face_metadata(num_rows: int, category: str, dataset: Path) -> None:
     manifest = open_dataset(str(dataset)).manifest
-    train = dataclasses.replace(manifest.splits["train"], num_records=num_rows)
-    test = dataclasses.replace(manifest.splits["test"], num_records=0)
+    train, test = (
+        dataclasses.replace(manifest.splits[name], num_records=count)
+        for name, count in (("train", num_rows), ("test", 0))
+    )
     changed = dataclasses.replace(manifest, splits={"train": train, "test": test})
     card = DatasetCard(data_card(changed, dict.fromkeys(SPLITS, Totals()), ""))
-    assert card.data.to_dict()["size_categories"] == [category]
+    files = [{"split": "train", "path": "train/rows.parquet"}]  # of splits with rows
+    assert card.data.to_dict() == {
+        "pretty_name": "3,000 ping measurements of 15 probes",
+        "task_categories": ["time-series-forecasting"],
+        "tags": list(KEYWORDS),
+        "configs": [{"config_name": "row_index", "data_files": files}],
+        "size_categories": [category],
+    }
+    assert (dataset / files[0]["path"]).is_file()
     assert f"'{category}'" in (DatasetCardData.__doc__ or "")  # which lists them
-    files = [file for config in card.data.to_dict()["configs"] for file in config["data_files"]]
-    assert [file["split"] for file in files] == (["train"] if num_rows else [])
 
 
 def test_backticks_in_the_command(dataset: Path) -> None:

@@ -92,7 +92,7 @@ def test_commands_of_the_docs(tmp_path: Path, monkeypatch, capsys, wide) -> None
     assert "57.113.1.191, has 17 % of the measurements of train" in shown  # as in the picture
     assert "Row train:12 is row 0 of probe" in shown
     assert re.search(r"Context 1 of \d+ that row train:60 gives in epoch 0 with seed 7", shown)
-    assert 300_000 < (tmp_path / "report.html").stat().st_size < 500_000
+    assert 200_000 < (tmp_path / "report.html").stat().st_size < 400_000
     query = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
     ((row, probe),) = duckdb.execute(query).fetchall()
     assert f"of probe {probe} (" in said(capsys, "rows", f"--row={row}")
@@ -104,35 +104,33 @@ def test_commands_of_the_docs(tmp_path: Path, monkeypatch, capsys, wide) -> None
 @pytest.mark.parametrize(("flags", "message"), [
     (["--row=train:999"], "there is no row train:999; train has 0 to 119"),
     (["--row=dev:1"], "'dev:1' is not a row"),
-    (["--row=-1"], "'-1' is not a row"),
     (["--context=1,0"], "--context=1,0 is not SEED,ROW,K, such as 7,train:12,3"),
     (["--context=1,0,99"], "K is 99, row train:0 gives contexts 0 to "),
     (["--context=1,test:60,0"], "there is no row test:60"),
     ([f"--context={2**63},0,0"], "the seed is over"),
-    (["--rows=3"], "--rows is not a flag: did you mean --row?"),
-    (["-row", "3"], "-row is not a flag: did you mean --row?"),
 ])  # fmt: skip
 def test_invalid_flags(flags, message: str, alike: Path, capsys) -> None:
     assert message in refusal(capsys, 2, str(alike), *flags)
 
 
-def test_unfinished_dataset(tmp_path: Path, alike: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("page", "code", "words"),
+    [
+        ("file/page.html", 1, "cannot write {folder}/file/page.html: "),
+        pytest.param(  # loads Beam, which knows other schemes
+            *("nosuch://bucket/page.html", 2, "give a local path or one on gs://"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_unwritable_page(page: str, code: int, words: str, tmp_path: Path, capsys) -> None:
     assert "is not a finished dataset" in refusal(capsys, 1, str(tmp_path))
-
-
-def test_unwritable_page(tmp_path: Path, capsys) -> None:
     write_dataset(tmp_path / "rows", [], "compact")
     (tmp_path / "file").touch()
-    line = refusal(capsys, 1, f"{tmp_path}/rows", f"--html={tmp_path}/file/page.html")
-    assert line.startswith(f"error: cannot write {tmp_path}/file/page.html: ")
-
-
-@pytest.mark.slow  # loads Beam, which knows other schemes
-def test_page_of_an_unknown_scheme(tmp_path: Path, capsys) -> None:
-    write_dataset(tmp_path / "rows", [], "compact")
-    line = refusal(capsys, 2, f"{tmp_path}/rows", "--html=nosuch://bucket/page.html")
-    assert "cannot write nosuch://bucket/page.html: " in line
-    assert "give a local path or one on gs://" in line
+    path = page if "://" in page else f"{tmp_path}/{page}"
+    assert words.format(folder=tmp_path) in refusal(
+        capsys, code, f"{tmp_path}/rows", f"--html={path}"
+    )
 
 
 def test_damaged_files(tmp_path: Path, capsys) -> None:

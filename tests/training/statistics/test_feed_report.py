@@ -16,6 +16,7 @@ from tests.support.batches import Batch
 from tests.support.contexts import measured as measurements
 from tests.support.loader_helpers import all_variants, expected_batches, refusal_of
 from tests.support.probe_rows_on_disk import CROP, Mixed
+from training.statistics.collector import distribution
 from training.statistics.feed_report import FeedReport
 from training.tokens.kinds import measurement_text
 from training.tokens.tokenizer import Measurement, encode
@@ -94,50 +95,39 @@ def test_statistics_of_a_batch(batch: Batch, tmp_path: Path) -> None:
     report.add(PADDING_ONLY)
     assert names_in(tmp_path / "new" / "folder") == files_of(3)
     numbers = numbers_in(tmp_path / "new" / "folder", 3)
-    assert numbers["host_index"] == 3
-    step = {
-        "step": 0,
-        "examples": 3,
-        "crop_size": 128,
-        "real_tokens": 288,
-        "padding": 0.25,
-        "segments": 4,
-        "segments_decoded": 4,
-        "full": 2,
-        "partial": 1,
-        "none": 1,
+    counts = {"real_tokens": 288, "segments": 4, "segments_decoded": 4}
+    counts |= {"full": 2, "partial": 1, "none": 1}
+    step = {"step": 0, "examples": 3, "crop_size": 128, "padding": 0.25, **counts}
+    nothing = {"step": 1, "examples": 1, "crop_size": 128, "padding": 1} | dict.fromkeys(counts, 0)
+    shares = numbers["counted"].pop("repeats_per_segment")
+    assert (shares["number"], shares["min"]) == (4, pytest.approx(2 / 3))
+    kinds = {"padding": 96, "start": 18, "source": 90, "destination": 88, "time": 45}
+    assert numbers == {
+        "host_index": 3,
+        "steps": [step, nothing],
+        "counted": {
+            "examples": 4,
+            "real_tokens": 288,
+            "segments": 4,
+            "padding": distribution(np.array([0.25, 0.5, 0, 1])),
+            "segments_per_example": distribution(np.array([2, 1, 1, 0])),
+            "measurements_per_segment": distribution(np.array([3, 3, 4, 8])),
+            "modes": [
+                {"measurements_at_least": 1, "full": 2, "partial": 1, "none": 1},
+                {"measurements_at_least": 10, "full": 0, "partial": 0, "none": 0},
+            ],
+            "kinds_in_the_first_batch": {**kinds, "RTT": 46, "failed": 1},
+        },
+        "decoded": {
+            "segments": 4,
+            "measurements_with_rtt": 17,
+            "failed": 1,
+            "rtt_ms": distribution(np.ones(16)),
+            "span_seconds": distribution(np.array([400, 60])),
+            "contexts_per_source": distribution(np.array([1, 2, 1])),
+            "largest_sources": {"192.0.2.2": 2, "192.0.2.1": 1, "192.0.2.3": 1},
+        },
     }
-    nothing = dict.fromkeys(("real_tokens", "segments", "segments_decoded"), 0)
-    nothing |= dict.fromkeys(("full", "partial", "none"), 0)
-    assert numbers["steps"] == [step, step | nothing | {"step": 1, "examples": 1, "padding": 1}]
-    counted, decoded = numbers["counted"], numbers["decoded"]
-    assert [counted[name] for name in ("examples", "real_tokens", "segments")] == [4, 288, 4]
-    padding = counted["padding"]
-    assert [padding[name] for name in ("number", "mean", "min", "median", "max")] == [
-        *(4, (0.25 + 0.5 + 1) / 4, 0, 0.375, 1)
-    ]
-    assert counted["segments_per_example"]["max"] == 2
-    assert counted["measurements_per_segment"]["mean"] == (3 + 3 + 4 + 8) / 4
-    assert counted["modes"] == [
-        {"measurements_at_least": 1, "full": 2, "partial": 1, "none": 1},
-        {"measurements_at_least": 10, "full": 0, "partial": 0, "none": 0},
-    ]
-    assert counted["kinds_in_the_first_batch"] == {
-        "padding": 96,
-        "start": 18,
-        "source": 90,
-        "destination": 88,
-        "time": 45,
-        "RTT": 46,
-        "failed": 1,
-    }
-    assert decoded["segments"] == 4
-    assert (decoded["measurements_with_rtt"], decoded["failed"]) == (17, 1)
-    assert (decoded["rtt_ms"]["number"], decoded["rtt_ms"]["mean"]) == (16, 1)
-    spans = decoded["span_seconds"]
-    assert (spans["number"], spans["min"], spans["max"]) == (2, 60, 400)
-    assert decoded["largest_sources"] == {"192.0.2.2": 2, "192.0.2.1": 1, "192.0.2.3": 1}
-    assert decoded["contexts_per_source"]["number"] == 3
     assert len(lines) == 3
     assert lines[0].startswith("step 0: [3, 128], 288 tokens, padding 25.00 %, 4 segments: 2 full")
     assert lines[0].endswith("192.0.2.1 → 8.8.8.8 1.000 ms 1970-01-01 00:16:40")
@@ -194,21 +184,8 @@ def test_figures_of_real_batches_are_not_empty(mixed: Mixed, tmp_path: Path) -> 
     assert len(numbers["steps"]) == 16
     segments = sum(int(b["inputs_segmentation"].max(axis=1).sum()) for b in batches[:16])
     assert numbers["counted"]["segments"] == numbers["decoded"]["segments"] == segments
-    real = sum(int((b["inputs_segmentation"] > 0).sum()) for b in batches[:16])
-    assert numbers["counted"]["real_tokens"] == real
-    assert numbers["decoded"]["span_seconds"]["number"] > 20
     heads = [line for line in (tmp_path / "decoded-host0.txt").open() if line.startswith("step ")]
     assert len(heads) == 6
-
-
-def test_batch_of_padding_only(tmp_path: Path) -> None:
-    report = FeedReport(str(tmp_path), 0, num_steps=1)
-    report.add(PADDING_ONLY)
-    assert names_in(tmp_path) == files_of(0)
-    assert numbers_in(tmp_path)["decoded"]["rtt_ms"] == {
-        "number": 0,
-        **dict.fromkeys(("mean", "min", "p10", "median", "p90", "max")),
-    }
 
 
 # --- bounds ---------------------------------------------------------------------------
@@ -262,7 +239,6 @@ def change(name: str, changed: Callable[[np.ndarray], np.ndarray]) -> Callable[[
     ("damage", "words"),
     [
         (put("inputs", 1, 5, 267), "example 1 position 5: inputs is 267: tokens are 0 to 266"),
-        (put("targets", 1, 5, -1), "example 1 position 5: targets is -1: tokens are"),
         (put("targets", 1, 5, 9), "example 1 position 5: targets is 9: a target is the next input"),
         (put("targets_segmentation", 2, 7, 2), "example 2 position 7: targets_segmentation is 2"),
         (put("targets_position", 2, 7, 2), "example 2 position 7: targets_position is 2: inputs"),
@@ -275,6 +251,7 @@ def change(name: str, changed: Callable[[np.ndarray], np.ndarray]) -> Callable[[
             put("_position", 0, 57, 57),
             "example 0 position 57: inputs_position is 57: positions count",
         ),
+        (lambda batch: batch.update(crops([np.append(FULL, PARTIAL)])), "it has several probes"),
         (make_undecodable, "example 0 position 57: segment 2, which begins there, does not decode"),
         (lambda batch: batch.pop("targets_position"), "the arrays are inputs, "),
         (change("inputs", lambda x: x.astype(np.int64)), "inputs is int64 [3, 128]"),
@@ -286,11 +263,6 @@ def test_invalid_batch(damage: Callable[[Batch], None], words: str, batch: Batch
     report.add(batch)
     damage(batch)
     refusal_of(lambda: report.add(batch), "step 1 on host 5: ", words, "analyze_padding")
-
-
-def test_segment_of_two_probes(batch: Batch) -> None:
-    two = crops([np.append(FULL, PARTIAL)])
-    refusal_of(lambda: FeedReport(None, 0, log=print).add(two), "it has several probes")
 
 
 def test_steps_before_an_invalid_batch_are_drawn(batch: Batch, tmp_path: Path) -> None:
