@@ -304,12 +304,11 @@ def probe_changes(before: Side, now: Side) -> list[tuple[str, int, int, int]]:
 
 def summary(before: Side, now: Side) -> str:
     """Returns the difference in one or two sentences."""
-    by_name = {one.name: one for one in compare(before, now)}
-    measurements, probes = by_name["measurements"].change, by_name["probes"].change
-    text = f"{now.name} against {before.name}: {measurements} measurements, {probes} probes"
-    if found := probe_changes(before, now):
-        parts = [f"{number:,} {what}" for what, number, _, _ in found[:5] if number]
-        return f"{text}; of the probes, {', '.join(parts) or 'there are none'}."
+    changes = {one.name: one.change for one in compare(before, now)}
+    text = f"{now.name} against {before.name}: {changes['measurements']} measurements, "
+    text += f"{changes['probes']} probes."
     if before.probes is None:
-        return f"{text}. Only a copy of that generation shows which probes grew."
-    return f"{text}. Probes cannot be matched: their addresses were replaced with different keys."
+        return f"{text} Only a copy of that generation shows which probes grew."
+    if not probe_changes(before, now):
+        return f"{text} Probes cannot be matched: their addresses were replaced by different keys."
+    return text

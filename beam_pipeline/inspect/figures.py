@@ -18,7 +18,6 @@ from beam_pipeline.dataset.end_names import Names
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_index import RowIndex
 from beam_pipeline.dataset.rows import Dataset, Rows
-from beam_pipeline.inspect.names import RowName
 from beam_pipeline.inspect.sample import HOUR_US, HOURS, Sample, draw
 from beam_pipeline.report.tables import NONE, ms_text, time_text
 
@@ -205,16 +204,6 @@ class Figures:
     def uncovered(self) -> "list[Period]":
         """The periods that no row spans, longest first."""
         return uncovered(split.rows.lines for split in self.splits.values())
-
-    @property
-    def typical_row(self) -> RowName | None:
-        """The sampled row with the median number of measurements."""
-        for name, split in self.splits.items():
-            lines = split.sample.lines
-            if len(lines):
-                order = np.argsort(split.rows.lines.n_measurements[lines], kind="stable")
-                return RowName(name, int(lines[order[len(lines) // 2]]))
-        return None
 
 
 def gather(dataset: Dataset) -> Figures:

@@ -61,14 +61,6 @@ class Sample:
         return self.run["event_time"] // HOUR_US % HOURS
 
 
-class _Taken(NamedTuple):
-    """The sampled measurements of one row, and its silences."""
-
-    run: np.ndarray
-    num_silences: int
-    longest_silence_us: int
-
-
 def plan(index: RowIndex) -> Plan:
     """Chooses the rows: at most MAX_ROWS and, except for a single larger row, MAX_BYTES."""
     total = int(index.n_measurements.sum())
@@ -95,7 +87,7 @@ def draw(rows: Rows) -> Sample:
     index = rows.lines
     planned = plan(index)
 
-    def read(places: np.ndarray) -> list[_Taken]:
+    def read(places: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         return [
             _take(rows[line], share, planned.is_whole)
             for line, share in zip(planned.lines[places], planned.shares[places], strict=True)
@@ -106,19 +98,21 @@ def draw(rows: Rows) -> Sample:
     by_shard = np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1)
     with ThreadPoolExecutor(_THREADS) as threads:
         taken = list(chain.from_iterable(threads.map(read, by_shard)))
-    counts = np.array([len(one.run) for one in taken], np.int64)
+    runs, silences = [run for run, _ in taken], [lengths for _, lengths in taken]
+    counts = np.array(list(map(len, runs)), np.int64)
     weight = planned.shares * index.n_measurements.sum() / np.maximum(1, counts)
     return Sample(
         lines=planned.lines,
         is_whole=planned.is_whole,
-        num_silences=np.array([one.num_silences for one in taken], np.int64),
-        longest_silence_us=np.array([one.longest_silence_us for one in taken], np.int64),
-        run=np.concatenate([np.zeros(0, WIDE), *(one.run for one in taken)]),
+        num_silences=np.array(list(map(len, silences)), np.int64),
+        longest_silence_us=np.array([each.max(initial=0) for each in silences], np.int64),
+        run=np.concatenate([np.zeros(0, WIDE), *runs]),
         weight=np.repeat(weight, counts),
     )
 
 
-def _take(row: ProbeRow, share: float, is_whole: bool) -> _Taken:
+def _take(row: ProbeRow, share: float, is_whole: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the sampled measurements of a row, and the lengths of its silences in µs."""
     run = widen(row.run)
     gaps = np.diff(run["event_time"])
     mean_us = (int(run["event_time"][-1]) - int(run["event_time"][0])) / max(1, len(gaps))
@@ -128,4 +122,4 @@ def _take(row: ProbeRow, share: float, is_whole: bool) -> _Taken:
         # One from each of `count` parts; equal distances could miss a round of destinations.
         rng = np.random.default_rng([row.src_id, row.row_index])
         run = run[((np.arange(count) + rng.random(count)) * len(run) / count).astype(np.int64)]
-    return _Taken(run, int(is_silence.sum()), int(gaps[is_silence].max(initial=0)))
+    return run, gaps[is_silence]

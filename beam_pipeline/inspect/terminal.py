@@ -41,8 +41,6 @@ def show(
     if html is not None:  # first, since a reader of stdout, such as head, may end the program
         from beam_pipeline.inspect.page import page
 
-        if one_row is None and (name := report.figures.typical_row):
-            one_row = row.read_row(dataset, name)
         data = page(report, one_row, context)
         write_file(html, data)
     if is_summary:

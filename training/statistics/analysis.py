@@ -25,7 +25,7 @@ from training.rows.row_table import RowTable, ShardSet
 from training.rows.shard_reader import ShardReader
 from training.sampler import Context, Example, ProbeRowSampler
 from training.statistics.collector import BatchStatistics, Groups, collect
-from training.tokens.draws import MODE_NAMES, PARTIAL
+from training.tokens.draws import MODE_NAMES
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, NOTHING, timestamp_modes
 
 FAMILIES = ("IPv4", "IPv6", "both")
@@ -112,7 +112,6 @@ class Statistics:
                 "large": np.bincount(contexts["mode"], minlength=len(MODE_NAMES)),
                 "small": np.bincount(small[small != NOTHING], minlength=len(MODE_NAMES)),
             },
-            untimed=self.untimed_shares(PARTIAL),
             repeats={
                 name: contexts["repeats"][contexts["has_repeats"] == has_repeats]
                 for name, has_repeats in kinds.items()

@@ -33,7 +33,6 @@ class Groups(NamedTuple):
 
     padding: Mapping[str, np.ndarray]  # of examples
     modes: Mapping[str, np.ndarray]  # contexts of each of MODE_NAMES
-    untimed: np.ndarray  # shares of the measurements without a time, of contexts in mode partial
     repeats: Mapping[str, np.ndarray]  # of contexts, see `repeats_of`
     spans_seconds: Mapping[str, np.ndarray]  # of contexts, between their first and last time
     numbers: Mapping[str, np.ndarray] = {}  # of segments, measurements, contexts

@@ -27,13 +27,12 @@ from training.statistics.collector import (
     distribution,
     mode_counts,
 )
-from training.tokens.draws import MODE_NAMES, PARTIAL
+from training.tokens.draws import MODE_NAMES
 from training.tokens.kinds import (
     FIELD_NAMES,
     MIN_MEASUREMENTS_FOR_MODE,
     measurement_text,
     parse,
-    timestamp_modes,
 )
 
 _MAX_DECODED = 32  # examples per batch, unless all are decoded
@@ -111,14 +110,12 @@ class Feed:
         found, segments = self.all, self.all.segments
         minimum = MIN_MEASUREMENTS_FOR_MODE
         modes = {"all segments": 1, f"of {minimum} measurements or more": minimum}
-        partial_ = segments[timestamp_modes(segments, segments["fills_crop"]) == PARTIAL]
         return Groups(
             padding={"all": found.padding},
             modes={
                 name: np.array(list(mode_counts(segments, at_least).values()))
                 for name, at_least in modes.items()
             },
-            untimed=1 - partial_["num_timed"] / partial_["num_measurements"],
             repeats={"all": found.repeats},
             spans_seconds={"decoded": np.array(self.spans_seconds)},
             numbers={

@@ -13,12 +13,11 @@ from beam_pipeline.report.plots import (
     log_bins,
     percent_bins,
     span_axis,
-    two_axes,
     whole_bins,
 )
 from beam_pipeline.report.tables import percent
 from training.statistics.collector import MODE_SHARES, Groups
-from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES
+from training.tokens.draws import MODE_NAMES
 from training.tokens.kinds import FIELD_NAMES
 
 _FIELD_COLORS = ("white", "black", COLORS[4], COLORS[0], COLORS[2], COLORS[3], COLORS[1])
@@ -37,21 +36,16 @@ def _padding(figure: Figure, groups: Groups) -> None:
 
 
 def _modes(figure: Figure, groups: Groups) -> None:
-    left, right = two_axes(figure)
+    axes: Axes = figure.subplots()
     places = np.arange(len(MODE_NAMES))
-    left.bar(places, [100 * share for share in MODE_SHARES], 0.8, color="0.88", label="drawn")
+    axes.bar(places, [100 * share for share in MODE_SHARES], 0.8, color="0.88", label="drawn")
     for number, (name, counts) in enumerate(groups.modes.items()):
         shift = 0.3 * (number - (len(groups.modes) - 1) / 2)
         heights, label = 100 * counts / max(1, counts.sum()), f"{name}: {counts.sum():,}"
-        left.bar(places + shift, heights, 0.25, color=COLORS[number], label=label)
-    left.set_xticks(places, MODE_NAMES)
-    left.set(title="Timestamp modes", ylabel="share, %")
-    left.legend(fontsize=8)
-    untimed, settings = 100 * groups.untimed, {"xlabel": "share of the measurements, %"}
-    title = "Measurements without timestamp, mode partial"
-    if histogram(right, {"": untimed}, percent_bins(5), "contexts", title=title, **settings):
-        for share in (MIN_UNTIMED, MAX_UNTIMED):
-            right.axvline(100 * share, color="black", linestyle="--")
+        axes.bar(places + shift, heights, 0.25, color=COLORS[number], label=label)
+    axes.set_xticks(places, MODE_NAMES)
+    axes.set(title="Timestamp modes", ylabel="share, %")
+    axes.legend(fontsize=8)
 
 
 def _repeats(figure: Figure, groups: Groups) -> None:
