@@ -52,21 +52,18 @@ class DecodedRows(NamedTuple):
     bounds: np.ndarray  # int64 [r + 1]
     measurements: np.ndarray | pa.RecordBatch  # compact: WIDE [m]; arrow: MEASUREMENT_SCHEMA [m]
 
-    def to_columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns times, the halves of destinations, and RTTs; ValueError if one is no address.
-
-        int64 µs, uint64, uint64 and float32 ms, [m] each.
-        """
+    def to_run(self) -> np.ndarray:
+        """Returns the measurements as WIDE [m]; ValueError if a destination is no address."""
         found = self.measurements
         if isinstance(found, np.ndarray):
-            names = ("event_time", "dst_hi", "dst_lo", "rtt")
-            times, hi, lo, rtts = (np.ascontiguousarray(found[name]) for name in names)
-            return times, hi, lo, rtts
-        hi, lo, status = addresses.parse(found.column("dst_addr"))
+            return found
+        run = np.empty(found.num_rows, WIDE)
+        run["dst_hi"], run["dst_lo"], status = addresses.parse(found.column("dst_addr"))
         if not np.isin(status, (addresses.FAMILY_IPV4, addresses.FAMILY_IPV6)).all():
             raise ValueError("a destination is not an IP address")
-        times = found.column("event_time").cast(pa.int64()).to_numpy()
-        return times, hi, lo, found.column("rtt").to_numpy()
+        run["event_time"] = found.column("event_time").cast(pa.int64()).to_numpy()
+        run["rtt"] = found.column("rtt").to_numpy()
+        return run
 
     def to_batch(self) -> pa.RecordBatch:
         """Returns the measurements as MEASUREMENT_SCHEMA."""

@@ -286,8 +286,8 @@ class Lines(Protocol):
     def of_shard(self, shard: int) -> slice: ...
 
 
-def _together(rows: np.ndarray, num_bytes: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields consecutive ones of some rows, up to a few MiB or one row."""
+def together(rows: np.ndarray, num_bytes: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields rows in order, up to a few MiB or one row at a time, given the sizes of all rows."""
     ends, begin = np.cumsum(num_bytes[rows]), 0
     while begin < len(rows):
         limit = BATCH_BYTES + (ends[begin - 1] if begin else 0)
@@ -359,7 +359,7 @@ class RowReader[Rows: Lines]:
           int64 [m], the row of each measurement, and MEASUREMENT_SCHEMA [m]; m is at most
           `max_measurements`, a multiple of 8.
         """
-        for some in _together(rows, self.rows.num_bytes):
+        for some in together(rows, self.rows.num_bytes):
             if len(some) == 1:
                 row = int(some[0])
                 yield from (

@@ -140,16 +140,16 @@ def _blocks(rows: DecodedRows, max_rows: int) -> Iterator[Block]:
     """Yields the measurements of rows as columns, up to `max_rows` at a time."""
     src_hi, src_lo, _ = addresses.parse(rows.columns["src_addr"].combine_chunks())
     of_row = np.repeat(np.arange(len(src_lo), dtype=np.int32), np.diff(rows.bounds))
-    times, hi, lo, rtts = rows.to_columns()
-    for begin in range(0, len(times), max_rows):
-        part = slice(begin, begin + max_rows)
-        first, last = of_row[part][[0, -1]]
-        entries = slice(first, last + 1)
+    run = rows.to_run()
+    for begin in range(0, len(run), max_rows):
+        part, codes = run[begin : begin + max_rows], of_row[begin : begin + max_rows]
+        entries = slice(codes[0], codes[-1] + 1)
+        hi, lo = np.ascontiguousarray(part["dst_hi"]), np.ascontiguousarray(part["dst_lo"])
         yield Block(
-            event_time=times[part],
-            src=AddressColumn(of_row[part] - first, src_hi[entries], src_lo[entries]),
-            dst=AddressColumn(np.arange(len(hi[part]), dtype=np.int32), hi[part], lo[part]),
-            rtt=rtts[part],
+            event_time=np.ascontiguousarray(part["event_time"]),
+            src=AddressColumn(codes - codes[0], src_hi[entries], src_lo[entries]),
+            dst=AddressColumn(np.arange(len(part), dtype=np.int32), hi, lo),
+            rtt=np.ascontiguousarray(part["rtt"]),
         )
 
 

@@ -31,6 +31,8 @@ import numpy as np
 import orjson
 
 from beam_pipeline.dataset import row_codec
+from beam_pipeline.dataset.decoded_rows import UNREADABLE_RECORD, decode_together
+from beam_pipeline.dataset.rows import together
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.kernels import kernel
 from beam_pipeline.storage.files import (
@@ -201,29 +203,41 @@ class CacheFeed(LaneFeed):
                 if not self._skip_bad_rows:  # else each row is checked
                     _check_shard(reader.shards, shard, path)
                 own = reader.rows.of_shard(shard)
-                for row in range(own.start, own.stop):
-                    try:
-                        values = self._compact(row)
-                    except BadRowError as error:
-                        if not self._skip_bad_rows:
-                            raise
-                        bad_rows.append([row - own.start, str(error)])
-                        continue
-                    file.seek(int(reader.rows.cache_offset[row]))
-                    file.write(_with_hash(values))
-                    self._is_checked[row] = True
+                for some in together(np.arange(own.start, own.stop), reader.rows.num_bytes):
+                    runs = self._decode_together(some)
+                    for row, run in zip(some.tolist(), runs, strict=True):
+                        try:
+                            values = self._compact(row, run)
+                        except BadRowError as error:
+                            if not self._skip_bad_rows:
+                                raise
+                            bad_rows.append([row - own.start, str(error)])
+                            continue
+                        file.seek(int(reader.rows.cache_offset[row]))
+                        file.write(_with_hash(values))
+                        self._is_checked[row] = True
                 file.flush()
                 os.fsync(file.fileno())
             write_file(str(note), orjson.dumps({"bad_rows": bad_rows}))
 
-    def _compact(self, row: int) -> np.ndarray:
+    def _decode_together(self, rows: np.ndarray) -> list[np.ndarray | None]:
+        """Returns the runs of rows, None for those that `_compact` has to decode."""
+        reader = self._reader
+        options = reader.shards.dataset.manifest.options
+        if len(rows) > 1 and options.get("measurement_encoding") == "arrow":
+            with contextlib.suppress(BadRowError, *UNREADABLE_RECORD):
+                decoded = decode_together([reader.read(row) for row in rows.tolist()])
+                return [*np.split(decoded.to_run(), decoded.bounds[1:-1])]
+        return [None] * len(rows)
+
+    def _compact(self, row: int, run: np.ndarray | None) -> np.ndarray:
         """Returns a row's compact measurements and their ranks, checked against rows.parquet."""
         reader, rows = self._reader, self._reader.rows
         record = reader.read(row)
         columns = reader.locate_in(row, record).columns
         if columns.layout.kind != COMPACT:
             try:
-                columns = to_compact(row_codec.decode_record(record).run)
+                columns = to_compact(row_codec.decode_record(record).run if run is None else run)
             except ValueError as error:
                 raise reader.bad_row(row, str(error)) from error
         raw, layout = columns
