@@ -204,10 +204,11 @@ class CacheFeed(LaneFeed):
                     _check_shard(reader.shards, shard, path)
                 own = reader.rows.of_shard(shard)
                 for some in together(np.arange(own.start, own.stop), reader.rows.num_bytes):
-                    runs = self._decode_together(some)
-                    for row, run in zip(some.tolist(), runs, strict=True):
+                    records = [self._read(row) for row in some.tolist()]
+                    runs = self._decode_together(records)
+                    for row, record, run in zip(some.tolist(), records, runs, strict=True):
                         try:
-                            values = self._compact(row, run)
+                            values = self._compact(row, record, run)
                         except BadRowError as error:
                             if not self._skip_bad_rows:
                                 raise
@@ -220,20 +221,29 @@ class CacheFeed(LaneFeed):
                 os.fsync(file.fileno())
             write_file(str(note), orjson.dumps({"bad_rows": bad_rows}))
 
-    def _decode_together(self, rows: np.ndarray) -> list[np.ndarray | None]:
-        """Returns the runs of rows, None for those that `_compact` has to decode."""
-        reader = self._reader
-        options = reader.shards.dataset.manifest.options
-        if len(rows) > 1 and options.get("measurement_encoding") == "arrow":
-            with contextlib.suppress(BadRowError, *UNREADABLE_RECORD):
-                decoded = decode_together([reader.read(row) for row in rows.tolist()])
-                return [*np.split(decoded.to_run(), decoded.bounds[1:-1])]
-        return [None] * len(rows)
+    def _read(self, row: int) -> bytes | BadRowError:
+        try:
+            return self._reader.read(row)
+        except BadRowError as error:
+            return error
 
-    def _compact(self, row: int, run: np.ndarray | None) -> np.ndarray:
+    def _decode_together(
+        self, records: Sequence[bytes | BadRowError]
+    ) -> Sequence[np.ndarray | None]:
+        """Returns the runs of records, None for those that `_compact` has to decode."""
+        intact = [record for record in records if isinstance(record, bytes)]
+        options = self._reader.shards.dataset.manifest.options
+        if 1 < len(intact) == len(records) and options.get("measurement_encoding") == "arrow":
+            with contextlib.suppress(*UNREADABLE_RECORD):
+                decoded = decode_together(intact)
+                return np.split(decoded.to_run(), decoded.bounds[1:-1])
+        return [None] * len(records)
+
+    def _compact(self, row: int, record: bytes | BadRowError, run: np.ndarray | None) -> np.ndarray:
         """Returns a row's compact measurements and their ranks, checked against rows.parquet."""
         reader, rows = self._reader, self._reader.rows
-        record = reader.read(row)
+        if isinstance(record, BadRowError):
+            raise record
         columns = reader.locate_in(row, record).columns
         if columns.layout.kind != COMPACT:
             try:
