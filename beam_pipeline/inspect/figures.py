@@ -3,7 +3,7 @@
 A sampled measurement counts with its weight.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from beam_pipeline.dataset.end_names import Names
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_index import RowIndex
 from beam_pipeline.dataset.rows import Dataset, Rows
-from beam_pipeline.inspect.sample import HOUR_US, HOURS, Sample, draw
+from beam_pipeline.inspect.sample import HOURS, Sample, draw
 from beam_pipeline.report.tables import NONE, ms_text, time_text
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -200,11 +200,6 @@ class Figures:
         """The periods without a sampled measurement, longest first."""
         return self.timeline.empty if self.timeline else []
 
-    @cached_property
-    def uncovered(self) -> "list[Period]":
-        """The periods that no row spans, longest first."""
-        return uncovered(split.rows.lines for split in self.splits.values())
-
 
 def gather(dataset: Dataset) -> Figures:
     """Reads rows.parquet of both splits and a sample of their rows."""
@@ -264,19 +259,5 @@ class Timeline(NamedTuple):
         edges = np.flatnonzero(np.diff(np.concatenate([[0], is_empty, [0]])))
         end = min(int(self.begins_us[-1]) + self.width_us, np.iinfo(np.int64).max)
         at = np.append(self.begins_us, end)
-        return _longest_first(at[edges[::2]], at[edges[1::2]])
-
-
-def uncovered(indexes: Iterable[RowIndex]) -> list[Period]:
-    """Returns periods of at least an hour that no row of any split spans, longest first."""
-    spans = [(lines.first_us, lines.last_us) for lines in indexes]
-    first, last = (np.concatenate(ends) for ends in zip(*spans, strict=True))
-    order = np.argsort(first, kind="stable")
-    ends, begins = np.maximum.accumulate(last[order])[:-1], first[order][1:]
-    is_long = begins - ends >= HOUR_US
-    return _longest_first(ends[is_long], begins[is_long])
-
-
-def _longest_first(begins_us: np.ndarray, ends_us: np.ndarray) -> list[Period]:
-    periods = map(Period, begins_us.tolist(), ends_us.tolist())
-    return sorted(periods, key=lambda period: -period.length_us)
+        periods = map(Period, at[edges[::2]].tolist(), at[edges[1::2]].tolist())
+        return sorted(periods, key=lambda period: -period.length_us)

@@ -116,13 +116,11 @@ def _about_pings(figures: Figures) -> Iterator[Finding]:
 
 
 def _about_gaps(figures: Figures) -> Iterator[Finding]:
-    # Periods without a measurement also lack a sampled one.
-    what = "measurement" if figures.uncovered else "sampled measurement"
-    if periods := figures.uncovered or figures.empty:
+    if periods := figures.empty:
         others = number_of(len(periods) - 1, "shorter period")
         more = f", nor in {others}" if len(periods) > 1 else ""
         length = span_us_text(periods[0].length_us)
-        yield Finding(f"There is no {what} from {periods[0]} ({length}){more}.", True)
+        yield Finding(f"There is no sampled measurement from {periods[0]} ({length}){more}.", True)
 
 
 def sample_text(figures: Figures) -> str:

@@ -85,9 +85,10 @@ def _busiest(figures: Figures) -> Table:
 
 
 def _gaps(figures: Figures) -> Table:
-    periods = [("no row spans it", period) for period in figures.uncovered[:_MAX_PERIODS]]
-    periods += [("nothing sampled in it", period) for period in figures.empty[:_MAX_PERIODS]]
-    rows = [(how, str(period), span_us_text(period.length_us)) for how, period in periods]
+    rows = [
+        ("nothing sampled", str(period), span_us_text(period.length_us))
+        for period in figures.empty[:_MAX_PERIODS]
+    ]
     for split, sample in figures.samples.items():
         silent = int((sample.num_silences > 0).sum())
         longest_us = int(sample.longest_silence_us.max(initial=0))

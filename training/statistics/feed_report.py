@@ -119,9 +119,9 @@ class Feed:
             repeats={"all": found.repeats},
             spans_seconds={"decoded": np.array(self.spans_seconds)},
             numbers={
-                "Segments of an example": found.num_segments,
-                "Measurements of a segment": segments["num_measurements"],
-                "Contexts of a source, decoded": np.array(list(self.sources.values())),
+                "segments_per_example": found.num_segments,
+                "measurements_per_segment": segments["num_measurements"],
+                "contexts_per_source": np.array(list(self.sources.values())),
             },
             rtts_ms=np.array(self.rtts_ms),
             fields=self.fields,
@@ -130,7 +130,8 @@ class Feed:
     def summary(self) -> dict[str, Any]:
         """Returns the content of feed-host0.json."""
         found, segments = self.all, self.all.segments
-        rtts, sources = np.array(self.rtts_ms), np.array(list(self.sources.values()))
+        groups, rtts = self.groups, np.array(self.rtts_ms)
+        numbers = {name: distribution(values) for name, values in groups.numbers.items()}
         return {
             "steps": self.steps,
             "counted": {
@@ -138,8 +139,8 @@ class Feed:
                 "real_tokens": self.total("real_tokens"),
                 "segments": len(segments),
                 "padding": distribution(found.padding),
-                "segments_per_example": distribution(found.num_segments),
-                "measurements_per_segment": distribution(segments["num_measurements"]),
+                "segments_per_example": numbers["segments_per_example"],
+                "measurements_per_segment": numbers["measurements_per_segment"],
                 "repeats_per_segment": distribution(found.repeats),
                 "modes": [
                     {"measurements_at_least": minimum, **mode_counts(segments, minimum)}
@@ -155,8 +156,8 @@ class Feed:
                 "measurements_with_rtt": len(rtts),
                 "failed": int((rtts < 0).sum()),
                 "rtt_ms": distribution(rtts[rtts >= 0]),
-                "span_seconds": distribution(np.array(self.spans_seconds)),
-                "contexts_per_source": distribution(sources),
+                "span_seconds": distribution(groups.spans_seconds["decoded"]),
+                "contexts_per_source": numbers["contexts_per_source"],
                 "largest_sources": dict(self.sources.most_common(_MAX_SOURCES)),
             },
         }

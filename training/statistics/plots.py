@@ -71,7 +71,8 @@ def _spans(figure: Figure, groups: Groups) -> None:
 def _segments(figure: Figure, groups: Groups) -> None:
     panels = groups.numbers.items()
     everything = zip(figure.subplots(1, len(panels)), panels, COLORS, strict=False)
-    for axes, (title, values), color in everything:
+    for axes, (name, values), color in everything:
+        title = name.replace("_", " ").capitalize()
         if histogram(axes, {"": values}, whole_bins(values), "segments", [color], title=title):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
