@@ -41,14 +41,8 @@ TOTALS_COLUMNS = (
     *("row_index", "n_measurements", "num_bytes", "num_ipv6", "num_failed"),
     *("first_timestamp", "last_timestamp"),
 )
-_SUMS = ("num_rows", "num_measurements", "num_ipv6", "num_failed", "num_continued")
-_AGGREGATES = {
-    **dict.fromkeys(_SUMS, "sum"),
-    "max_measurements": "max",
-    "max_bytes": "max",
-    "first_us": "min",
-    "last_us": "max",
-}
+# How lines add up, by the first word of a total's name.
+_AGGREGATES = {"num": "sum", "max": "max", "first": "min", "last": "max"}
 
 
 class Totals(NamedTuple):
@@ -90,8 +84,9 @@ def row_totals(lines: pa.Table) -> pa.Table:
 
 def added(lines: pa.Table, by: Sequence[str] = ()) -> pa.Table:
     """Adds up lines of totals: all, or those with equal values in the columns `by`."""
-    grouped = lines.group_by(list(by), use_threads=False).aggregate(list(_AGGREGATES.items()))
-    return grouped.rename_columns([*by, *_AGGREGATES])
+    aggregates = [(name, _AGGREGATES[name.partition("_")[0]]) for name in Totals._fields]
+    grouped = lines.group_by(list(by), use_threads=False).aggregate(aggregates)
+    return grouped.rename_columns([*by, *Totals._fields])
 
 
 def read_totals(indexes: str) -> dict[str, Totals]:
