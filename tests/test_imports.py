@@ -25,7 +25,8 @@ def loaded_by(module: str) -> set[str]:
         f"import json, sys, {module}; "
         f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     return set(json.loads(result.stdout))
 
 

@@ -42,7 +42,7 @@ def batch(**options):
 if source:
     from beam_pipeline.main import main
     assert main([f"--input={source}", f"--output={output}", *flags]) == 0
-assert batch(**{"cache_dir": f"{output}-cache"} if source else {"num_workers": 2}) == batch()
+assert batch(**{"cache_dir": f"{output}-cache"} if source else {"num_workers": 1}) == batch()
 """
 
 
