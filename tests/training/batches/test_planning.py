@@ -282,7 +282,7 @@ def test_contexts_are_mixed_within_windows_of_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [1, 7, 16])
 def test_lanes_begin_with_a_whole_window_and_drift_apart(width: int) -> None:
-    num_rows = 400
+    num_rows = 300
     config = DataConfig("rows", 32, CROP, mixed_rows=width)
     plan = deal(table_of([480] * 32 * num_rows), config)
     for lane in range(32):
@@ -386,11 +386,14 @@ def many_rows(tmp_path_factory: pytest.TempPathFactory) -> ManyRows:
 
 
 @pytest.mark.parametrize(
-    "weights", quick_and_slow(["rows", "probes", "measurements", "numbers"], ["probes"])
+    "case",
+    quick_and_slow(
+        [("probes", 4), ("rows", 1), ("measurements", 4), ("numbers", 1)], [("probes", 4)]
+    ),
+    ids=lambda case: case[0],
 )
-@pytest.mark.parametrize("batch_size", quick_and_slow([1, 4], [4]))
-def test_visits_follow_the_weights(many_rows: ManyRows, weights: str, batch_size: int) -> None:
-    dataset, rows = many_rows
+def test_visits_follow_the_weights(many_rows: ManyRows, case: tuple[str, int]) -> None:
+    (dataset, rows), (weights, batch_size) = many_rows, case
     table = load_rows(find_shards(str(dataset)))
     given: Any = weights
     if weights == "numbers":
