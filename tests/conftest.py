@@ -20,11 +20,14 @@ from tests.support.workers import warm_workers
 __all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism", "properties", "spark"]
 __all__ += ["warm_workers"]
 _REPO = Path(__file__).parent / "repo"
+_SERVERS = ("flink", "spark")
 _ENGINES = ("browser", "flink", "gcs", "prism", "spark")
 # Files with tests of a minute; tests for which MaxText is imported, in 15 CPU-seconds.
 _WITH_MAXTEXT = ("test_train", "test_run_config", "test_feed")
 _ALSO_WITH_MAXTEXT = ("arena_runs", "run[README.md]", "unknown_training_key", "accepts_every_key")
+_BESIDE_ENGINES = ("test_torch_dataset", "test_examples", "test_packaging", "test_worker_packages")
 _LONG = ("test_hot_probe", "test_hit_memory", "test_shuffle", "test_benches", "test_kills")
+_LONG += ("test_removal_memory",)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,7 +70,7 @@ def _dealt(items: list[pytest.Item], num_workers: int) -> list[pytest.Item]:
         names_it = any(name in item.name for name in _ALSO_WITH_MAXTEXT)
         if item.path.stem in _WITH_MAXTEXT or names_it:
             groups[0].append(item)
-        elif item.get_closest_marker("flink") or item.get_closest_marker("spark"):
+        elif item.path.stem in _BESIDE_ENGINES or any(map(item.get_closest_marker, _SERVERS)):
             groups[1].append(item)
         elif item.path.stem in _LONG:
             groups[2].append(item)

@@ -52,6 +52,7 @@ def rows(mixed: Mixed) -> Path:
     return mixed["compact"]
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize(
     ("variant", "feed"),
     [*((variant, "") for variant in VARIANTS), *(("packed", feed) for feed in FEEDS)],
@@ -128,11 +129,11 @@ def test_invalid_ranks(
 )
 def test_workers_of_the_loader_are_refused(rows: Path, loader: Any, method: str) -> None:
     dataset = build_torch_dataset(config_of(rows))
-    options = {"num_workers": 2, "multiprocessing_context": method}
+    options = {"num_workers": 1, "multiprocessing_context": method}
     with pytest.raises(UsageError) as refusal:
         next(iter(loader(dataset, batch_size=None, **options)))
     last = str(refusal.value).strip().splitlines()[-1]  # below the traceback of the worker
-    for part in ("num_workers=2", "use num_workers=0 there", "DataConfig(num_workers=…)"):
+    for part in ("num_workers=1", "use num_workers=0 there", "DataConfig(num_workers=…)"):
         assert part in last
 
 
@@ -143,6 +144,7 @@ def test_every_state_resumes(rows: Path, kind: str) -> None:
     assert_resumes_exactly(StatefulDataLoader(build_torch_dataset(config), batch_size=None), 5)
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize(
     ("loader", "feed"),
     [(DataLoader, "threads"), (StatefulDataLoader, "threads"), (StatefulDataLoader, "workers")],
