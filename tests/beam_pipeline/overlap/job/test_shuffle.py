@@ -101,7 +101,7 @@ def peak_mib(folder: Path, output: str) -> float:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_training_data(tmp_path: Path) -> None:
-    """Half a gigabyte beside millions of n-grams, with some near-duplicates of evaluation rows."""
+    """0.4 GB beside millions of n-grams, with some near-duplicates of evaluation rows."""
     rng = np.random.default_rng(1)
     words = np.array([f"word{number}" for number in range(50_000)])
     (tmp_path / "eval" / "quiz").mkdir(parents=True)
@@ -114,10 +114,10 @@ def test_memory_does_not_grow_with_the_training_data(tmp_path: Path) -> None:
     block = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "train" / "0.jsonl").write_text(block * 2)
     small = peak_mib(tmp_path, "small")
-    for number in range(1, 5):
+    for number in range(1, 4):
         (tmp_path / "train" / f"{number}.jsonl").write_text(block * 2)
     total = sum(path.stat().st_size for path in (tmp_path / "train").iterdir())
-    assert total > 5e8
+    assert total > 4e8
     large = peak_mib(tmp_path, "large")
     assert large < small + 200 and large < 1200, (small, large)
     summary = json.loads((tmp_path / "large" / "progress" / "progress_summary.json").read_text())
