@@ -66,6 +66,10 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
         self.after, self.output = nn.RMSNorm(WIDTH, 1e-6), nn.Linear(WIDTH, VOCABULARY, bias=False)
         nn.init.normal_(self.tokens.weight, std=WIDTH**-0.5)
+        for part in self.modules():
+            if isinstance(part, nn.Linear):  # torch's own are too small to learn to copy from
+                std = part.in_features**-0.5 / 0.88  # 0.88: that of a normal cut at 2
+                nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
 
     def forward(
         self, inputs: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor
