@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,15 @@ def test_missing_pytorch_is_told() -> None:
 def test_with_pytorch(pytorch: Path) -> None:
     """Runs tests/training/with_torch; all else than PyTorch is of this environment."""
     packages = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
-    result = subprocess.run(
-        [pytorch, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/training/with_torch"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": packages, "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-    )
+    # The path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="torch-", dir="/tmp") as short:
+        result = subprocess.run(
+            [pytorch, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/training/with_torch"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": packages, "PYTEST_ADDOPTS": "", "TMPDIR": short},
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+        )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "passed" in result.stdout and "skipped" not in result.stdout, result.stdout
