@@ -1,7 +1,7 @@
 """Decodes many records at a time, as columns.
 
-Records of one form are joined to one Arrow stream of many batches, which Arrow reads 30 times as
-fast as many streams; the same holds for the measurements inside them.
+Records of one form are joined to one Arrow stream of many batches, which Arrow reads much faster
+than many streams; the same holds for the measurements inside them.
 """
 # pyarrow and kernels are untyped.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -34,7 +34,7 @@ from beam_pipeline.kernels import kernel
 _US_PER_SECOND = 1_000_000
 _END = END_OF_STREAM.to_bytes(8, "little")
 _HEADERS = np.dtype([("magic", "S4"), ("n", "<u4"), ("num_ipv6", "<u4"), ("first", "<u8")])
-BATCH_BYTES, BATCH_RECORDS = 4 << 20, 4096  # a good number of records to decode together
+_BATCH_BYTES, _BATCH_RECORDS = 4 << 20, 4096  # of records decoded together
 # Raised by `decode_together` for bytes that are not records.
 UNREADABLE_RECORD = (ValueError, OSError, pa.ArrowException, struct.error)
 
@@ -78,7 +78,7 @@ def in_batches[T: bytes | Exception](records: Iterable[T]) -> Iterator[list[T]]:
     try:
         for record in records:
             size = len(record) if isinstance(record, bytes) else 0
-            if batch and (num_bytes + size > BATCH_BYTES or len(batch) == BATCH_RECORDS):
+            if batch and (num_bytes + size > _BATCH_BYTES or len(batch) == _BATCH_RECORDS):
                 yield batch
                 batch, num_bytes = [], 0
             batch.append(record)
@@ -164,12 +164,13 @@ def _read_streams(
         if not all(each.startswith(head) and each.endswith(_END) for each in streams):
             raise ValueError("a stream of another form")
         batches = [each[len(head) : -len(_END)] for each in streams]
-        with pa.ipc.open_stream(pa.py_buffer(b"".join([head, *batches, _END]))) as reader:
+        joined = pa.BufferReader(b"".join([head, *batches, _END]))
+        with pa.ipc.open_stream(joined) as reader:
             table = reader.read_all()
         table.validate(full=True)
         sizes = np.array([len(chunk) for chunk in table.column(0).iterchunks()], np.int64)
-        if len(sizes) != len(streams) or not all(batches):
-            raise ValueError("streams of several batches, or of none")
+        if len(sizes) != len(streams) or not all(batches) or joined.tell() != joined.size():
+            raise ValueError("streams of several batches, of none, or with something after them")
         table = table.combine_chunks()
     if any(column.null_count for column in table.columns):
         raise ValueError("a record or measurements with nulls")

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 from array_record.python.array_record_module import ArrayRecordReader
 
-from beam_pipeline.dataset.decoded_rows import BATCH_BYTES, BATCH_RECORDS, DecodedRows, decode
+from beam_pipeline.dataset.decoded_rows import DecodedRows, decode, in_batches
 from beam_pipeline.dataset.layout import OutputFormat
 from beam_pipeline.dataset.manifest import (
     INDEX_NAME,
@@ -286,17 +286,6 @@ class Lines(Protocol):
     def of_shard(self, shard: int) -> slice: ...
 
 
-def together(rows: np.ndarray, num_bytes: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields rows in order, up to a few MiB or one row at a time, given the sizes of all rows."""
-    ends, begin = np.cumsum(num_bytes[rows]), 0
-    while begin < len(rows):
-        limit = BATCH_BYTES + (ends[begin - 1] if begin else 0)
-        fitting = int(np.searchsorted(ends, limit, "right"))
-        end = max(begin + 1, min(fitting, begin + BATCH_RECORDS))
-        yield rows[begin:end]
-        begin = end
-
-
 class RowReader[Rows: Lines]:
     """Reads the rows of a split by number; thread-safe and picklable.
 
@@ -359,28 +348,35 @@ class RowReader[Rows: Lines]:
           int64 [m], the row of each measurement, and MEASUREMENT_SCHEMA [m]; m is at most
           `max_measurements`, a multiple of 8.
         """
-        for some in together(rows, self.rows.num_bytes):
-            if len(some) == 1:
-                row = int(some[0])
-                yield from (
-                    (np.full(len(each), row), each) for each in self._parts(row, max_measurements)
-                )
-                continue
-            at = 0
-            for found in decode([self.read(row) for row in some.tolist()]):
-                if isinstance(found, Exception):
-                    raise self.bad_row(int(some[at]), one_line(found)) from found
-                here = some[at : at + len(found.num_bytes)]
-                at += len(here)
-                self._check_all(here, found)
-                of_each, batch = np.repeat(here, np.diff(found.bounds)), found.to_batch()
-                for begin in range(0, len(of_each), max_measurements):
-                    part = of_each[begin : begin + max_measurements]
-                    yield part, batch.slice(begin, max_measurements)
+        at = 0
+        for records in in_batches(map(self.read, rows.tolist())):
+            here = rows[at : at + len(records)]
+            at += len(here)
+            if len(records) == 1:
+                row = int(here[0])
+                for part in self._parts(row, records[0], max_measurements):
+                    yield np.full(len(part), row), part
+            else:
+                yield from self._batches(here, records, max_measurements)
 
-    def _parts(self, row: int, max_measurements: int) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, rows: np.ndarray, records: Sequence[bytes], max_measurements: int
+    ) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+        at = 0
+        for found in decode(records):
+            if isinstance(found, Exception):
+                raise self.bad_row(int(rows[at]), one_line(found)) from found
+            here = rows[at : at + len(found.num_bytes)]
+            at += len(here)
+            self._check_all(here, found)
+            of_each, batch = np.repeat(here, np.diff(found.bounds)), found.to_batch()
+            for begin in range(0, len(of_each), max_measurements):
+                part = of_each[begin : begin + max_measurements]
+                yield part, batch.slice(begin, max_measurements)
+
+    def _parts(self, row: int, record: bytes, max_measurements: int) -> Iterator[pa.RecordBatch]:
         try:
-            decoded = decode_record(self.read(row))
+            decoded = decode_record(record)
             self.check(row, decoded.src_id, decoded.row_index, decoded.n_measurements)
             yield from decoded.to_batches(max_measurements)
         except READ_ERRORS as error:

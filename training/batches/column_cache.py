@@ -31,8 +31,7 @@ import numpy as np
 import orjson
 
 from beam_pipeline.dataset import row_codec
-from beam_pipeline.dataset.decoded_rows import UNREADABLE_RECORD, decode_together
-from beam_pipeline.dataset.rows import together
+from beam_pipeline.dataset.decoded_rows import UNREADABLE_RECORD, decode_together, in_batches
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.kernels import kernel
 from beam_pipeline.storage.files import (
@@ -203,10 +202,11 @@ class CacheFeed(LaneFeed):
                 if not self._skip_bad_rows:  # else each row is checked
                     _check_shard(reader.shards, shard, path)
                 own = reader.rows.of_shard(shard)
-                for some in together(np.arange(own.start, own.stop), reader.rows.num_bytes):
-                    records = [self._read(row) for row in some.tolist()]
+                first = own.start
+                for records in in_batches(map(self._read, range(own.start, own.stop))):
                     runs = self._decode_together(records)
-                    for row, record, run in zip(some.tolist(), records, runs, strict=True):
+                    pairs = zip(records, runs, strict=True)
+                    for row, (record, run) in enumerate(pairs, first):
                         try:
                             values = self._compact(row, record, run)
                         except BadRowError as error:
@@ -217,6 +217,7 @@ class CacheFeed(LaneFeed):
                         file.seek(int(reader.rows.cache_offset[row]))
                         file.write(_with_hash(values))
                         self._is_checked[row] = True
+                    first += len(records)
                 file.flush()
                 os.fsync(file.fileno())
             write_file(str(note), orjson.dumps({"bad_rows": bad_rows}))

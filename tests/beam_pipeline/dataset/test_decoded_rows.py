@@ -58,7 +58,8 @@ DAMAGES = [
     lambda record: record[:-9],
     lambda _: b"nonsense",
     lambda _: b"",
-    lambda record: two_streams_in_one(record_of(4, 0)),
+    lambda _: two_streams_in_one(record_of(4, 0)),
+    lambda _: record_of(4, 0) + record_of(5, 0)[-8:],  # ends twice: readable, but not together
     lambda record: record.replace(b"PLc1", b"PLc2"),
     lambda record: wrong_families(record_of(7, 2)),
 ]
