@@ -68,7 +68,7 @@ class Transformer(nn.Module):
         nn.init.normal_(self.tokens.weight, std=WIDTH**-0.5)
         for part in self.modules():
             if isinstance(part, nn.Linear):  # torch's own are too small to learn to copy from
-                std = part.in_features**-0.5 / 0.88  # 0.88: that of a normal cut at 2
+                std = part.in_features**-0.5 / 0.8796  # of a normal cut at 2
                 nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
 
     def forward(

@@ -37,6 +37,7 @@ RUNS = {
     "planning": "--num_probes 3000 --hosts 8 --num_workers 1",
     "overlap": "--parts peers formats --mb=10 --peer_mb=10 --lengths=5 --formats=parquet "
     "--contenders joined",
+    "reading": "--num_rows 2k",
     "sources": "--size 2k --num_probes=20 --forms csv scamper.jsonl",
     "recall": "--num_rows=48 --num_per_kind=4 --num_background=9 --contenders=probeline",
 }
