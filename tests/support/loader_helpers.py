@@ -26,7 +26,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "weighted windows": {"sampler": "windows", "weights": "measurements"},
     "weighted rows": {"row_weights": {"family": {"ipv4": 0.5, "ipv6": 3}}},
 }
-all_variants = pytest.mark.parametrize("variant", VARIANTS)
 # … and, beside the hosts and the encoding, what they must not depend on.
 FEEDS: dict[str, dict[str, Any]] = {
     "plain": {},

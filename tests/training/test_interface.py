@@ -158,25 +158,6 @@ def test_measurements_one_by_one_are_a_context(mixed: Mixed) -> None:
     assert {one.src_addr for one in told} == {row["src_addr"]}
 
 
-def test_fields_come_in_every_order_or_in_one(mixed: Mixed) -> None:
-    row = ProbeRowDataSource(str(mixed["arrow"]))[0]
-    meas = {"src_addr": row["src_addr"], **row["measurements"][0]}
-    for include_timestamp, num_orders in ((True, 24), (False, 6)):
-        rng = np.random.default_rng(0)
-        drawn = [
-            encode_measurement(meas, include_timestamp=include_timestamp, rng=rng)
-            for _ in range(300)
-        ]
-        assert len({decode(tokens)[0].roles for tokens in drawn}) == num_orders
-        fixed = encode_measurement(meas, None, False, include_timestamp)
-        whole = training.encode(
-            row["src_addr"],
-            ProbeRowDataSource(str(mixed["arrow"])).to_arrow(0).slice(0, 1),
-            np.array([include_timestamp]),
-        )
-        assert fixed == whole.tolist()
-
-
 def test_a_measurement_without_a_field_is_refused() -> None:
     with pytest.raises(ValueError, match=r"lacks src_addr, event_time: set src_addr, event_time"):
         encode_measurement({"dst_addr": "1.1.1.1", "ip_version": 4, "rtt": 1.0})

@@ -357,11 +357,3 @@ def test_a_cpu_needs_no_named_config(tmp_path: Path, thousand_rows: Path):
     assert (tmp_path / "test" / "checkpoints" / "1").is_dir()
     names = {path.name for path in (tmp_path / "pictures").iterdir()}
     assert {"padding-host0.png", "modes-host0.png", "decoded-host0.txt"} <= names
-
-
-@pytest.mark.slow
-def test_invalid_run(tmp_path: Path, thousand_rows: Path):
-    (ended,) = TrainingRun(tmp_path / "run", thousand_rows).run("network_train_files=nowhere/train")
-    assert ended.code == 1, ended.output
-    assert "nowhere is not a finished dataset" in error_of(ended)
-    assert "completed step" not in ended.output

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset import arrow_record, row_codec
 from beam_pipeline.dataset.arrow_record import FIELDS, RowColumns, encode_record, frame_records
 from beam_pipeline.dataset.layout import ENCODINGS
-from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA, RECORD_SCHEMA, decode_record
+from beam_pipeline.dataset.row_codec import RECORD_SCHEMA, decode_record
 from beam_pipeline.dataset.row_encoder import encode_row
 from tests.support.codec_rows import IPV4, KEY, golden_run
 from tests.support.helpers import arrow_record_bytes, ipc_stream, make_run, run_of_tuples
@@ -47,13 +47,6 @@ def test_record_bytes_equal_pyarrow(row: RowColumns) -> None:
     assert record == arrow_record_bytes(row)
     decoded = arrow_record.decode_record(record)
     assert decoded._replace(measurements=bytes(decoded.measurements)) == row
-
-
-@pytest.mark.parametrize("length", range(18))
-def test_padding_equals_pyarrow(length: int) -> None:
-    for text_length in range(18):
-        row = MOST._replace(measurements=b"\xff" * length, src_addr="~" * text_length)
-        assert encode_record(row) == arrow_record_bytes(row)
 
 
 def framed(rows: list[RowColumns], src_addrs: pa.Array) -> list[bytes]:
@@ -105,25 +98,6 @@ def test_flipped_bytes_raise_only_value_errors(record, data):
         read_all(bytes(damaged))
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=["arrow", "arrow-wide", "compact", "compact-wide"])
-def test_truncated_record(record):
-    end_of_stream = 8
-    for length in range(0, len(record) - end_of_stream, 5):
-        with pytest.raises(ValueError):
-            decode_record(record[:length])
-
-
-@settings(max_examples=num_examples(100))
-@given(st.binary(max_size=300))
-@example(b"")
-@example(b"PLc1")
-@example(b"\xff\xff\xff\xff\x00\x00\x00\x00")
-@example(b"\xff\xff\xff\xff\xff\xff\xff\x7f")
-def test_random_bytes_are_not_a_record(data):
-    with pytest.raises(ValueError):
-        decode_record(data)
-
-
 def record_around(measurements: bytes, n: int = 1) -> bytes:
     run = run_of_tuples([(0, IPV4, 1.0)] * n)
     return arrow_record.encode_record(row_codec.columns_of(measurements, run, KEY))
@@ -136,15 +110,9 @@ COMPACT = bytes(decode_record(encode_row(golden_run(), KEY, "compact")).measurem
     "measurements",
     [
         pytest.param(b"", id="nothing"),
-        pytest.param(b"PLc", id="half a magic"),
-        pytest.param(b"PLc1", id="magic alone"),
         pytest.param(COMPACT[:19], id="half a header"),
-        pytest.param(COMPACT[:-1], id="cut"),
         pytest.param(COMPACT + b"\0", id="too long"),
-        pytest.param(COMPACT[:4] + b"\xff" * 4 + COMPACT[8:], id="n"),
-        pytest.param(COMPACT[:8] + b"\xff" * 4 + COMPACT[12:], id="number of IPv6 destinations"),
         pytest.param(COMPACT[:12] + b"\xff" * 8 + COMPACT[20:], id="past the end of time"),
-        pytest.param(COMPACT[:44] + b"\x07" + COMPACT[45:], id="three bits for two IPv6"),
         pytest.param(b"not measurements at all", id="text"),
         pytest.param(ipc_stream(pa.RecordBatch.from_pydict({"rtt": [1.0]})), id="other columns"),
     ],
@@ -152,20 +120,6 @@ COMPACT = bytes(decode_record(encode_row(golden_run(), KEY, "compact")).measurem
 def test_invalid_measurement_bytes(measurements):
     row = decode_record(record_around(measurements))
     with pytest.raises(ValueError):
-        _ = row.run
-
-
-GOOD = {"event_time": 0, "dst_addr": "1.1.1.1", "ip_version": 4, "rtt": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [("event_time", None), ("dst_addr", None), ("rtt", None), ("dst_addr", "nowhere")],
-)
-def test_invalid_measurement(column, value):
-    batch = pa.RecordBatch.from_pylist([{**GOOD, column: value}], schema=MEASUREMENT_SCHEMA)
-    row = decode_record(record_around(ipc_stream(batch)))
-    with pytest.raises(ValueError, match="not an IP address" if value else None):
         _ = row.run
 
 

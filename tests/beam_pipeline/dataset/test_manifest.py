@@ -103,10 +103,9 @@ def test_open_by_folder_split_shard_or_glob(dataset, path):
     assert opened.file(shard.path) == f"{dataset}/train/train_shard_00000-of-00001.arrayrecord"
 
 
-@pytest.mark.parametrize("name", ["o[1]", "o*", "o?"])
-@pytest.mark.parametrize("below", ["", "/", "/train", "/train/*.arrayrecord"])
-def test_folder_name_with_glob_characters(dataset, name, below):
-    folder = dataset.rename(dataset.with_name(name))
+@pytest.mark.parametrize("below", ["", "/train/*.arrayrecord"])
+def test_folder_name_with_glob_characters(dataset, below):
+    folder = dataset.rename(dataset.with_name("o[1]*"))
     assert open_dataset(f"{folder}{below}").path == str(folder)
 
 
@@ -119,23 +118,15 @@ def test_folder_or_bucket_named_like_a_split(tmp_path):
     assert dataset_folder("gs://test/*.arrayrecord") == dataset_folder("gs://test") == "gs://test"
 
 
-@pytest.mark.parametrize("path", ["", "/train", "/train/*.arrayrecord", "/train/x.arrayrecord"])
-def test_unfinished_dataset(dataset, path):
+def test_unfinished_dataset(dataset):
     os.remove(dataset / SUCCESS_NAME)
-    assert refusal_to_open(f"{dataset}{path}").startswith(
-        f"{dataset} is not a finished dataset: it has no _SUCCESS; run python -m"
-    )
+    for path in ("", "/train/*.arrayrecord"):
+        assert refusal_to_open(f"{dataset}{path}").startswith(
+            f"{dataset} is not a finished dataset: it has no _SUCCESS; run python -m"
+        )
 
 
-@pytest.mark.parametrize("path", ["nowhere", "nowhere/train/*.arrayrecord", "file", "file/train/*"])
-def test_missing_dataset(tmp_path, path):
-    (tmp_path / "file").write_bytes(b"x")
-    assert "is not a finished dataset" in refusal_to_open(tmp_path / path)
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda data: data + b" ", lambda data: data.replace(b"40", b"41"), lambda data: b""]
-)
+@pytest.mark.parametrize("damage", [lambda data: data.replace(b"40", b"41"), lambda data: b""])
 def test_modified_manifest(dataset, damage):
     path = dataset / MANIFEST_NAME
     path.write_bytes(damage(path.read_bytes()))
@@ -209,31 +200,20 @@ def generation(**values: Any) -> list[dict[str, Any]]:
 
 SHARD = ("splits", "train", "shards", 0)
 EDITS = [
-    (("format_version",), True),
     (("options",), None),
     (("options", "max_row_size_mb"), [8]),
-    (("options", "max_row_size_mb"), float("nan")),
     (("options", "train_ratio"), "0.9"),
-    (("options", "num_shards"), -1),
     (("options", "output_format"), "csv"),
-    (("options", "anonymize"), 5),
     (("options", "anonymize"), "prefix_preserving"),  # without a fingerprint
     (("options", "anonymize_key_fingerprint"), "0123456789abcdef"),  # of real addresses
     (("options",), {"anonymize": "prefix_preserving", "anonymize_key_fingerprint": "passes"}),
     (("generations",), generation(first_us=2**70)),
-    (("generations",), generation(last_us=-(2**64))),
     (("generations",), generation(files=[{"path": "x", "num_bytes": 1, "version": 2**64}])),
-    (("versions", "probeline"), {}),
-    (("counts", "dead_letters"), {"rtt_null": -1}),
-    (("counts", "rows_read"), True),
     (("counts", "measurements"), 2**70),
-    (("splits",), {}),
     (("splits", "test"), None),
-    ((*SHARD, "num_bytes"), "5"),
     ((*SHARD, "sha256"), "00"),
     ((*SHARD, "path"), "../secret"),
     ((*SHARD, "path"), "/etc/passwd"),
-    ((*SHARD, "path"), "train/\0"),
     ((*SHARD, "path"), "train/\x1b[2J"),
     ((*SHARD, "path"), "test/test_shard_00000-of-00001.arrayrecord"),
     (("dead_letter_files",), [{"path": "train/rows.parquet", "num_bytes": 1, "crc32c": "0" * 8}]),
@@ -271,22 +251,19 @@ def test_every_dataset_option_is_validated() -> None:
     assert {field.name for field in fields(DatasetOptions)} <= known
 
 
-@pytest.mark.parametrize("name", ["_SUCCESS", "manifest.json", "train/rows.parquet"])
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_pipe_or_device_as_metadata_file(folder: Path, name: str, make: Callable) -> None:
-    (folder / name).unlink()
-    make(folder / name)
-    assert "not a regular file" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
+def test_pipe_or_device_as_metadata_file(folder: Path, make: Callable) -> None:
+    for name in ("train/rows.parquet", "manifest.json", "_SUCCESS"):
+        (folder / name).unlink()
+        make(folder / name)
+        assert "not a regular file" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
 
 
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
         ("{}/r*s/train/*.arrayrecord", "has a pattern in the name of a folder"),
-        ("{}/r*s/train", "has a pattern in the name of a folder"),
-        ("{}/r*s", "has a pattern in the name of a folder"),
         ("{}/rows/train/rows.parquet", "is not a finished dataset but a file"),
-        ("{}/rows/manifest.json", "is not a finished dataset but a file"),
         ("file://{}/rows", "give a local path without file://"),
     ],
 )
@@ -321,11 +298,7 @@ def change(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:
 INDEX_EDITS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "has shard 99": change("shard", 99),
     "has position 5000": change("position", 5000),
-    f"has num_bytes {2**40}": change("num_bytes", 2**40),
-    "has n_measurements 2147483647": change("n_measurements", 2**31 - 1),
     "has num_ipv6 -1": change("num_ipv6", -1),
-    "has num_failed 2000000000": change("num_failed", 2_000_000_000),
-    "has row_index -1": change("row_index", -1),
     "has last_timestamp 0": change("last_timestamp", 0),
     "has nulls in num_bytes": change("num_bytes", None),
     "lines for": lambda table: table.slice(1),

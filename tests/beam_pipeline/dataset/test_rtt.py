@@ -16,7 +16,7 @@ def test_rtt_precision_below_2_ms():
     assert error_us.max() <= 0.5 + 1e-4  # and what float32 adds
 
 
-@pytest.mark.parametrize("lowest", [2.048, 4.096, 1000.0, 1e6, 4e9])
+@pytest.mark.parametrize("lowest", [2.048, 1000.0, 4e9])
 def test_rtt_precision_above_2_ms(lowest):
     """0.049 %, as the docstring of `row_codec` states it."""
     rtt = np.concatenate(

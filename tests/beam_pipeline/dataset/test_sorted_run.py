@@ -14,7 +14,6 @@ from beam_pipeline.dataset.sorted_run import (
     join,
     merge,
     sort_groups,
-    widen,
 )
 from tests.support.helpers import (
     MAPPED_IPV4,
@@ -32,10 +31,6 @@ def sort_one(records: np.ndarray) -> list[tuple]:
     return records_as_tuples(records)
 
 
-def shuffled(run: np.ndarray, seed: int) -> np.ndarray:
-    return run[np.random.default_rng(seed).permutation(len(run))]
-
-
 # --- sort_groups --------------------------------------------------------------------------------
 
 
@@ -49,8 +44,8 @@ def test_groups_are_sorted_like_tuples(wide, data):
 
 
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("n", [47, 48, 49, 50, 1000])  # insertion sort up to 48, radix above
-@pytest.mark.parametrize("span", [1, 255, 256, 65_536, 10**12, 2**62])
+@pytest.mark.parametrize("n", [48, 49, 1000])  # insertion sort up to 48, radix above
+@pytest.mark.parametrize("span", [1, 255, 256, 2**62])
 def test_sort_at_the_limits_of_sizes_and_spans(n, span, wide):
     records = make_run(n, seed=n, wide=wide, ties=True)
     records["event_time"] = np.random.default_rng(span % 1000).integers(0, span + 1, n)
@@ -67,13 +62,6 @@ def test_times_before_1970_sort_before_those_after():
 
 
 # --- merge, join, widen -------------------------------------------------------------------------
-
-
-@settings(max_examples=num_examples(150))
-@given(st.lists(st.lists(records_strategy(), min_size=1, max_size=12), min_size=1, max_size=6))
-def test_merge_equals_sort(groups):
-    merged = merge([run_of_tuples(sorted(group)) for group in groups])
-    assert records_as_tuples(merged) == sorted(record for group in groups for record in group)
 
 
 @settings(max_examples=num_examples(100))
@@ -113,14 +101,6 @@ def test_join_widens_only_mixed_runs():
         joined = join(runs)
         assert joined.dtype == WIDE
         assert records_as_tuples(joined) == [r for run in runs for r in records_as_tuples(run)]
-
-
-@settings(max_examples=num_examples(50))
-@given(st.lists(records_strategy(wide=False), max_size=10))
-def test_widening_keeps_measurements(records):
-    narrow = run_of_tuples(records, wide=False)
-    assert widen(narrow).dtype == WIDE
-    assert records_as_tuples(widen(narrow)) == records
 
 
 # --- count_up_to --------------------------------------------------------------------------------

@@ -72,11 +72,6 @@ def test_ip_version_is_the_family_of_both(rows: pa.Table, anchors: pa.Table) -> 
     )
 
 
-def test_ipv6_share_holds_for_probes_and_measurements(rows: pa.Table, probes: pa.Table) -> None:
-    assert pc.sum(pc.match_substring(probes["src_addr"], ":")).as_py() == NUM_PROBES // 10
-    assert 0.06 < np.mean(rows["ip_version"].to_numpy() == 6) < 0.14
-
-
 def test_a_prefix_belongs_to_one_city(probes: pa.Table, anchors: pa.Table) -> None:
     """The first byte of IPv4, so /16, too; the first four of IPv6."""
     nodes = [
@@ -110,28 +105,13 @@ def test_hot_share(tmp_path: Path) -> None:
     assert counts[-2] < 0.15 * 50_000
 
 
-@pytest.mark.parametrize(("num_anchors", "least"), [(3, 3), (12, 10), (200, 10)])
+@pytest.mark.parametrize(("num_anchors", "least"), [(3, 3), (200, 10)])
 def test_destinations_per_probe(tmp_path: Path, num_anchors: int, least: int) -> None:
     assert run(tmp_path, f"--num_anchors={num_anchors}", num_measurements=50_000) == 0
     pairs = rows_of(tmp_path).group_by(["src_addr", "dst_addr"]).aggregate([])
     num_destinations = pc.value_counts(pairs["src_addr"]).field("counts").to_numpy()
     assert num_destinations.min() >= least
     assert num_destinations.max() <= min(20, num_anchors)
-
-
-def test_regular_intervals(rows: pa.Table) -> None:
-    pairs = rows.group_by(["src_addr", "dst_addr"]).aggregate([([], "count_all")])
-    busiest = pairs.sort_by([("count_all", "descending")]).slice(0, 1).to_pylist()[0]
-    own = rows.filter(
-        pc.and_(
-            pc.equal(rows["src_addr"], busiest["src_addr"]),
-            pc.equal(rows["dst_addr"], busiest["dst_addr"]),
-        )
-    )
-    gaps = np.diff(own["event_time"].to_numpy().astype("i8")) / 1e6
-    interval = np.median(gaps)
-    regular = np.abs(gaps - interval) <= min(5.0, interval / 4) * 1.1
-    assert regular.mean() > 0.98
 
 
 def test_outages_are_hours_long_and_rare(tmp_path: Path) -> None:
@@ -189,39 +169,7 @@ def test_failed_pings_are_exactly_minus_one_and_rare(rows: pa.Table, probes: pa.
     assert failed[own].mean() == pytest.approx(loss_rate[busiest], abs=0.006)
 
 
-def test_evenings_are_slower(rows: pa.Table, probes: pa.Table) -> None:
-    longitude = lookup(rows["src_addr"], probes, "src_addr", "longitude")
-    utc_hour = rows["event_time"].to_numpy().astype("i8") / 3.6e9
-    hour = (utc_hour + longitude / 15) % 24
-    rtt = rows["rtt"].to_numpy()
-    pair = pc.binary_join_element_wise(rows["src_addr"], rows["dst_addr"], " ")
-    code = pc.dictionary_encode(pair.combine_chunks()).indices.to_numpy()
-
-    def mean_by_pair(chosen: np.ndarray) -> np.ndarray:
-        count = np.bincount(code[chosen], minlength=code.max() + 1)
-        total = np.bincount(code[chosen], weights=rtt[chosen], minlength=code.max() + 1)
-        return np.divide(total, count, out=np.full(len(count), np.nan), where=count >= 10)
-
-    answered = rtt >= 0
-    evening = mean_by_pair(answered & (np.abs(hour - 21) < 3))
-    morning = mean_by_pair(answered & (np.abs(hour - 9) < 3))
-    assert np.nanmean(evening - morning) > 1.0
-
-
 # --- files: columns, order and bytes --------------------------------------------------------------
-
-
-def test_columns_read_back_as_plain_types(rows: pa.Table) -> None:
-    assert rows.schema.remove_metadata() == pa.schema(
-        [
-            ("event_time", pa.timestamp("us", tz="UTC")),
-            ("src_addr", pa.string()),
-            ("dst_addr", pa.string()),
-            ("ip_version", pa.int8()),
-            ("rtt", pa.float32()),
-        ]
-    )
-    assert all(column.null_count == 0 for column in rows.columns)
 
 
 def test_glob_takes_measurements_only(folder: Path) -> None:
@@ -234,22 +182,12 @@ def test_glob_takes_measurements_only(folder: Path) -> None:
     assert not list(folder.rglob("*.tmp"))
 
 
-def test_row_groups_are_full_but_for_the_last(tmp_path: Path) -> None:
-    assert run(tmp_path, "--num_files=1", num_measurements=300_000) == 0
-    metadata = pq.ParquetFile(files_of(tmp_path)[0]).metadata
-    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    assert sizes == [131_072, 131_072, 37_856]
-    assert metadata.row_group(0).column(0).compression == "ZSTD"
-
-
 @pytest.mark.parametrize(
     ("num_measurements", "num_probes", "flags"),
     [
         (1, 1, []),
         (7, 300, ["--num_files=3"]),
-        (12_345, 7, ["--hot_share=1"]),
         (20_000, 5000, []),
-        (50_000, 30, ["--interval_seconds=0.01", "--num_anchors=3"]),
         (50_000, 30, ["--interval_seconds=1e6", "--ipv6_share=1"]),
     ],
 )

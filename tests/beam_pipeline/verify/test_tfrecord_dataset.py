@@ -10,13 +10,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.row_codec import RowKey, decode_record
-from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example
 from beam_pipeline.dataset.tfrecord import TFRecordWriter, read_tfrecord
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
-from beam_pipeline.verify.dataset import PROMISES
 from tests.support.damaged_dataset import DamagedDataset, found_by
 from tests.support.engines import Gcs
 from tests.support.helpers import measurements_table
@@ -66,15 +63,6 @@ def copy(dataset: Path, tmp_path: Path) -> ExampleCopy:
     return ExampleCopy(Path(shutil.copytree(dataset, tmp_path / "dataset")))
 
 
-def test_good_dataset(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    copy.stamp()
-    capsys.readouterr()
-    assert verify.main([str(copy.folder)]) == 0
-    out, err = capsys.readouterr()
-    assert "keeps every promise: 7,000 measurements" in out
-    assert out.count(" ok") == len(PROMISES) and err == ""
-
-
 # --- the file -----------------------------------------------------------------------------------
 
 
@@ -82,12 +70,11 @@ def second_record_at(data: bytearray) -> int:
     return HEAD_BYTES + struct.unpack_from("<Q", data)[0] + 4
 
 
-@pytest.mark.parametrize("where", ["record", "checksum"])
-def test_flipped_bit(where: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flipped_bit(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     def flip(data: bytearray) -> None:
         start = second_record_at(data)
         size = struct.unpack_from("<Q", data, start)[0]
-        data[start + HEAD_BYTES + (size // 2 if where == "record" else size + 1)] ^= 4
+        data[start + HEAD_BYTES + size // 2] ^= 4
 
     shard = copy.damage(flip)
     assert found_by(capsys, copy.folder) == {"records": [(shard, 1)]}
@@ -121,22 +108,6 @@ def test_damage_hides_the_rest_of_a_file(
     assert f"records: {shard}: {message}" in capsys.readouterr().out
 
 
-def test_file_truncated_between_records(copy: ExampleCopy, capsys) -> None:
-    def cut(data: bytearray) -> None:
-        del data[second_record_at(data) :]
-
-    shard = copy.damage(cut)
-    assert (shard, None) in found_by(capsys, copy.folder)["totals"]
-
-
-def test_wrong_shard_suffix(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    copy.manifest(lambda values: values["options"].update(output_format="arrayrecord"))
-    found = found_by(capsys, copy.folder)
-    named = [shard for shard, _ in found["files"]]
-    assert set(named) == set(copy.shards)
-    assert {shard for shard, _ in found["records"]} == set(copy.shards)
-
-
 # --- the records --------------------------------------------------------------------------------
 
 
@@ -146,14 +117,6 @@ def test_wrong_feature(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) ->
     span = float(np.nextafter(np.float32(row.time_span_seconds), 0))
     where = copy.replace(record, encode_example(row._replace(time_span_seconds=span)))
     assert found_by(capsys, copy.folder) == {"row_columns": [where]}
-
-
-def test_wrong_record_encoding(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    record = copy.single()
-    row = decode_record(record)
-    other = encode_row(row.run.copy(), RowKey(row.src_addr, 0), "arrow")
-    where = copy.replace(record, other)
-    assert found_by(capsys, copy.folder) == {"encoding": [where]}
 
 
 def test_verify_on_gcs(copy: ExampleCopy, gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same, segments
 from tests.support.loader_helpers import batches_of, config_of, open_iterator, refusal_of
@@ -48,16 +47,13 @@ def cached_shards(cache: Path) -> set[str]:
 # --- filling ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_shards_read_once(
-    mixed: Mixed, encoding: Encoding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = batches_of(mixed[encoding])
+def test_shards_read_once(mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = batches_of(mixed["arrow"])
     reads = []
     read = ShardReader.read
     monkeypatch.setattr(ShardReader, "read", lambda self, row: reads.append(row) or read(self, row))
     for _ in range(2):
-        assert is_same(batches_of(mixed[encoding], cache_dir=str(tmp_path)), expected)
+        assert is_same(batches_of(mixed["arrow"], cache_dir=str(tmp_path)), expected)
         assert sorted(reads) == list(range(len(mixed_rows())))
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -185,8 +181,9 @@ def damage(cache: Path, share: float = 1.0) -> None:
         file.write(values.tobytes())
 
 
-@pytest.mark.parametrize("config", [{}, {"num_threads": 2}, {"mixed_rows": None}])
-@pytest.mark.parametrize("share", [1.0, 1e-3])
+@pytest.mark.parametrize(
+    ("config", "share"), [({}, 1.0), ({"num_threads": 2}, 1e-3), ({"mixed_rows": None}, 1.0)]
+)
 def test_damaged_columns_are_cached_again_and_told(
     mixed: Mixed,
     tmp_path: Path,
@@ -209,7 +206,7 @@ def test_damaged_columns_are_cached_again_and_told(
     assert is_same(batches_of(mixed["compact"], **config), expected) and not caplog.messages
 
 
-@pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"bad_rows": [[999999, "why"]]}', b"\xff"])
+@pytest.mark.parametrize("note", [b"{", b"[]", b'{"bad_rows": [[999999, "why"]]}'])
 def test_a_damaged_note_is_written_again(mixed: Mixed, tmp_path: Path, note: bytes) -> None:
     expected = batches_of(mixed["compact"], cache_dir=str(tmp_path))
     path = sorted(tmp_path.glob("*/shard_*.json"))[1]
@@ -239,13 +236,9 @@ def test_a_shard_that_was_changed_is_refused(mixed: Mixed, tmp_path: Path) -> No
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    for num_threads in (0, 2):
-        refusal_of(
-            lambda: batches_of(dataset, cache_dir=str(tmp_path / "cache"), num_threads=num_threads),  # noqa: B023
-            str(path),
-            "the manifest says",
-            "copy the dataset again",
-        )
+    cache_dir = str(tmp_path / "cache")
+    parts = (str(path), "the manifest says", "copy the dataset again")
+    refusal_of(lambda: batches_of(dataset, cache_dir=cache_dir, num_threads=2), *parts)
     assert "shard_00001" not in cached_shards(tmp_path / "cache")
 
 
@@ -322,9 +315,10 @@ def test_an_epoch_of_one_window_is_still_each_context_once(mixed: Mixed, tmp_pat
     config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 2, "cache_dir": str(tmp_path)}
     alone = host_batches(mixed["arrow"], mixed_rows=None, **config)
     Epochs(mixed["arrow"], mixed_rows(), 2).check(alone)
-    for hosts in (2, 8):
-        found = global_batches(mixed["arrow"], hosts, mixed_rows=None, **config)
-        assert is_same(found[: len(alone)], alone)
+    found = global_batches(mixed["arrow"], 8, mixed_rows=None, **config)
+    assert is_same(found[: len(alone)], alone)
+    options = config_of(mixed["arrow"], mixed_rows=None, num_threads=2, cache_dir=str(tmp_path))
+    assert_resumes_exactly(build_dataset(options), 20)
 
 
 def test_one_window_mixes_the_contexts_of_all_rows(tmp_path: Path) -> None:
@@ -340,8 +334,3 @@ def test_one_window_mixes_the_contexts_of_all_rows(tmp_path: Path) -> None:
 
     assert len(set(sources(mixed_rows=None))) > 95
     assert len(set(sources(mixed_rows=16))) < 45
-
-
-def test_one_window_is_resumed(mixed: Mixed, tmp_path: Path) -> None:
-    config = config_of(mixed["compact"], mixed_rows=None, cache_dir=str(tmp_path), num_threads=2)
-    assert_resumes_exactly(build_dataset(config), 20)

@@ -123,9 +123,9 @@ def test_proportions_of_any_part(
     assert (np.abs(counts - expected) < max(1, len(weights) - 1) + 1e-6).all()
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 8, 13, 64, 256])
-@pytest.mark.parametrize("weights", [(1, 1), (0.5, 0.25, 0.25), (0.7, 0.3), (1, 10, 3, 0.5)])
-def test_every_lane_has_the_proportions(weights: tuple[float, ...], batch_size: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 13, 256])
+def test_every_lane_has_the_proportions(batch_size: int) -> None:
+    weights = (1, 10, 3, 0.5)
     assign = Assignment(weights, batch_size, seed=1)
     numbers = np.array([assign(step) for step in range(1000)])
     for number, weight in enumerate(weights):
@@ -143,38 +143,14 @@ def test_neighbouring_lanes_are_of_several_datasets_in_a_step() -> None:
 # --- hosts, workers, threads ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("feed", FEEDS)
-@pytest.mark.parametrize("host_count", [2, 8])
-def test_hosts_and_feeds_give_same_batches(
-    mixture: Mixture, tmp_path: Path, feed: str, host_count: int
-) -> None:
-    options = feed_of(tmp_path / "rows", feed)
-    hosts = [
-        take(mixture, 12, host_index=host, host_count=host_count, **options)
-        for host in range(host_count)
-    ]
-    found = [join_hosts(parts) for parts in zip(*hosts, strict=True)]
-    assert is_same(found, take(mixture, 12))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 3, "num_threads": 2}])
 @pytest.mark.usefixtures("warm_workers")
-def test_workers_give_same_batches(mixture: Mixture, options: dict[str, int]) -> None:
-    assert is_same(take(mixture, 12, **options), take(mixture, 12))
+def test_workers_give_same_batches(mixture: Mixture) -> None:
+    assert is_same(take(mixture, 12, num_workers=3, num_threads=2), take(mixture, 12))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"sampler": "windows", "weights": "measurements"},
-        {"shuffle": False},
-        {"pack": False},
-        {"mixed_rows": 2},
-    ],
-    ids=str,
-)
-def test_every_way_to_draw_is_mixed(datasets: list[str], options: dict[str, Any]) -> None:
+def test_windows_are_mixed(datasets: list[str]) -> None:
+    options = {"sampler": "windows", "weights": "measurements"}
     found = take(dict.fromkeys(datasets, 1), 20, **options)
     alone = [take(files, 20, **options) for files in datasets]
     streams = [[crops_of(batches, lane) for lane in range(LANES)] for batches in alone]
@@ -326,13 +302,11 @@ def reseed(dataset: Path) -> None:
     restamp(dataset)
 
 
-@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "1", None, True])
+@pytest.mark.parametrize("weight", [0, float("nan"), "1", True])
 def test_a_weight_must_be_a_number_above_0(weight: Any) -> None:
     refusal_of(
         lambda: DataConfig({"rows/a": 1, "rows/b": weight}, 8),
-        "rows/b has weight",
-        repr(weight),
-        "a number above 0",
+        *("rows/b has weight", repr(weight), "a number above 0"),
         kind=UsageError,
     )
 
@@ -363,10 +337,8 @@ def test_a_mixture_is_read_as_maxtext_writes_it_and_as_json() -> None:
     ("text", "parts"),
     [
         ("rows/a;rows/b", ["not a mixture", "rows/a,0.7;rows/b,0.3"]),
-        ("rows/a,1;rows/b,much", ["not a mixture"]),
         ('{"rows/a": 0.7', ["not a mixture", '{"rows/a": 0.7, "rows/b": 0.3}']),
         ("rows/a,1;rows/a,2", ["rows/a is in the mixture twice", "the sum"]),
-        ('{"rows/a": 1, "rows/a": 2}', ["rows/a is in the mixture twice"]),
     ],
 )
 def test_a_text_that_is_no_mixture(text: str, parts: list[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import UsageError
 from tests.support.batches import (
     Batch,
     Epochs,
@@ -33,9 +33,9 @@ from tests.support.probe_rows_on_disk import (
     write_dataset,
 )
 from tests.support.properties import num_examples
-from training.batches.lanes import CURSOR, LANE_ITEM, LARGE, Plan, peek, window_of
+from training.batches.lanes import window_of
 from training.batches.planning import count_batches, deal
-from training.dataset import DataConfig, build_dataset
+from training.dataset import DataConfig
 from training.rows.row_source import ProbeRowDataSource
 from training.rows.row_table import RowTable, find_shards, load_rows
 from training.sampler import ProbeWindowSampler
@@ -110,31 +110,17 @@ def test_lanes_of_hosts(
         assert contexts.sum() == sum(max(1, min(-(-n // 30), 16)) for n in large)
 
 
-@pytest.mark.parametrize("num_epochs", [1, 2])
-@pytest.mark.parametrize("sampler", ["rows", "windows"])
+@pytest.mark.parametrize(("sampler", "num_epochs"), [("rows", 2), ("windows", 1)])
 def test_hosts_end_together_with_padding(mixed: Mixed, sampler: str, num_epochs: int) -> None:
     config = {"batch_size": 8, "crop_size": CROP, "num_epochs": num_epochs, "sampler": sampler}
     alone = host_batches(mixed["arrow"], **config)
     assert alone[-1]["inputs_segmentation"].any()
-    for host_count in (2, 4, 8):
+    for host_count in (2, 8):
         together = global_batches(mixed["arrow"], host_count, **config)  # as many on each host
         assert len(together) >= len(alone)
         assert is_same(together[: len(alone)], alone)
         for batch in together[len(alone) :]:
             assert not any(values.any() for values in batch.values())
-
-
-def test_an_ended_iterator_stays_ended(mixed: Mixed) -> None:
-    for threads in (0, 2):
-        for hosts in (1, 2):
-            config = DataConfig(
-                str(mixed["arrow"]), 8, CROP, num_epochs=1, host_count=hosts, num_threads=threads
-            )
-            iterator = iter(build_dataset(config))
-            assert len(list(iterator)) > 5
-            for _ in range(3):
-                assert next(iterator, None) is None
-            iterator.close()
 
 
 def test_epochs_draw_anew_and_endless_mode_goes_on(mixed: Mixed) -> None:
@@ -167,8 +153,9 @@ def test_a_batch_larger_than_the_data_is_refused_unless_epochs_end(tmp_path: Pat
     rows = [RowSpec(ipv4_probe(i), make_measurements(n, i)) for i in range(2)]
     dataset = write_dataset(tmp_path / "rows", rows)
     config = {"batch_size": 64, "crop_size": CROP}
-    with pytest.raises(UsageError, match=r"batch_size is 64, .* use a smaller batch_size"):
-        host_batches(dataset, 1, **config)
+    for sampler in ("rows", "windows"):
+        with pytest.raises(UsageError, match=r"batch_size is 64, .* use a smaller batch_size"):
+            host_batches(dataset, 1, sampler=sampler, **config)
     for hosts in (1, 4):
         batches = global_batches(dataset, hosts, num_epochs=2, **config)
         Epochs(dataset, rows, 2).check(batches)
@@ -182,30 +169,13 @@ def test_empty_shards_are_no_matter(tmp_path: Path) -> None:
     Epochs(dataset, rows, 4).check(host_batches(dataset, num_epochs=4, **config))
 
 
-@pytest.mark.parametrize("per_lane", [1, 5])
-def test_equal_small_rows_are_dealt_equally(tmp_path: Path, per_lane: int) -> None:
+def test_equal_small_rows_are_dealt_equally(tmp_path: Path) -> None:
     run = make_measurements(4, 0)
-    rows = [RowSpec(ipv4_probe(i), run) for i in range(8 * per_lane)]
-    dataset = write_dataset(tmp_path / "rows", rows)
+    dataset = write_dataset(tmp_path / "rows", [RowSpec(ipv4_probe(i), run) for i in range(40)])
     batches = host_batches(dataset, batch_size=8, crop_size=CROP, num_epochs=1)
-    counts = [len(set(sources(batches, lane))) for lane in range(8)]
-    assert counts == [per_lane] * 8
+    assert [len(set(sources(batches, lane))) for lane in range(8)] == [5] * 8
     endless = host_batches(dataset, 5, batch_size=8, crop_size=CROP)
     assert all(batch["inputs_segmentation"].all() for batch in endless)
-
-
-@pytest.mark.parametrize("sampler", ["rows", "windows"])
-@pytest.mark.parametrize("num_epochs", [None, 1])
-def test_split_without_rows(tmp_path: Path, sampler: str, num_epochs: int | None) -> None:
-    dataset = write_dataset(tmp_path / "rows", [RowSpec("1.1.1.1", make_measurements(5, 0))])
-    config = {"batch_size": 2, "crop_size": CROP, "sampler": sampler, "num_epochs": num_epochs}
-    for hosts in (1, 2):
-        try:
-            batches = global_batches(dataset / "test", hosts, 3, **config)
-        except ProbelineError as error:
-            assert "\n" not in str(error)
-        else:
-            assert num_epochs and not any(b["inputs_segmentation"].any() for b in batches)
 
 
 def squeezed(values: Sequence[str]) -> list[str]:
@@ -280,7 +250,7 @@ def test_contexts_are_mixed_within_windows_of_rows(tmp_path: Path) -> None:
             assert places[-1] - places[0] > 50 and np.mean(places) > 25
 
 
-@pytest.mark.parametrize("width", [1, 7, 16])
+@pytest.mark.parametrize("width", [1, 7])
 def test_lanes_begin_with_a_whole_window_and_drift_apart(width: int) -> None:
     num_rows = 300
     config = DataConfig("rows", 32, CROP, mixed_rows=width)
@@ -293,35 +263,6 @@ def test_lanes_begin_with_a_whole_window_and_drift_apart(width: int) -> None:
         assert widths[0] == width and set(widths[:-1]) <= {width, width - 1}
     starts = Counter(int(window_of(plan, lane, width)[0]) for lane in range(32))
     assert len(starts) == width and max(starts.values()) <= -(-32 // width)
-
-
-@pytest.mark.parametrize("sizes", quick_and_slow([(1, 48), (8, 12), (32, 6), (256, 2)], [(8, 12)]))
-@pytest.mark.parametrize("mixed_rows", [16, 256])
-def test_the_first_steps_are_as_mixed_as_any(sizes: tuple[int, int], mixed_rows: int) -> None:
-    """The first 16 steps hold as many probes as 16 later ones, but for chance."""
-    batch_size, num_seeds = sizes
-    lengths = np.random.default_rng(0).integers(100, 700, 60 * batch_size).tolist()
-    rows, spans = table_of(lengths), []
-    for seed in range(num_seeds):
-        config = DataConfig("rows", batch_size, CROP, seed=seed, mixed_rows=mixed_rows)
-        order = large_rows_of(deal(rows, config), 16 * 30)
-        spans.append([len(np.unique(span)) for span in order.reshape(30, -1)])
-    counts = np.array(spans)  # one probe a row
-    chance = 3 * counts[:, 1:].std() / num_seeds**0.5
-    assert counts[:, 0].mean() >= counts[:, 1:].mean() - chance
-
-
-def large_rows_of(plan: Plan, num_steps: int) -> np.ndarray:
-    """Returns the row of every lane's context in each step: int64 [steps, lanes]."""
-    num_lanes = len(plan.lane)
-    cursors, items = np.zeros(num_lanes, CURSOR), np.zeros(num_lanes, LANE_ITEM)
-    rows = np.empty((num_steps, num_lanes), np.int64)
-    for step in range(num_steps):
-        peek(plan, cursors, items, np.ones(len(items), bool))
-        assert (items["kind"] == LARGE).all()
-        rows[step] = items["row"]
-        cursors["large_index"] += 1
-    return rows
 
 
 def test_small_and_large_rows_come_side_by_side(mixed: Mixed) -> None:
@@ -351,10 +292,9 @@ def visits_of(
     return found
 
 
-@pytest.mark.parametrize("host_count", [1, 4])
-def test_every_row_is_visited_once_an_epoch(mixed: Mixed, host_count: int) -> None:
+def test_every_row_is_visited_once_an_epoch(mixed: Mixed) -> None:
     config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 3, "seed": 7}
-    batches = global_batches(mixed["compact"], host_count, sampler="windows", **config)
+    batches = global_batches(mixed["compact"], 4, sampler="windows", **config)
     visits = visits_of(mixed["compact"], batches, 3, CROP, 1, 7)
     rows = [(row.src_addr, row.row_index) for row in mixed_rows()]
     assert visits == Counter(itertools.product(rows, range(3)))
@@ -421,7 +361,7 @@ def test_visits_follow_the_weights(many_rows: ManyRows, case: tuple[str, int]) -
         assert abs(sum(each) - expected * num_epochs) <= 5 * deviation**0.5 + 1e-6
 
 
-@pytest.mark.parametrize("weights", [[1.0], [-1.0] * 36, [0.0] * 36, [float("nan")] * 36])
+@pytest.mark.parametrize("weights", [[1.0], [-1.0] * 36, [0.0] * 36])
 def test_invalid_weights(many_rows: ManyRows, weights: list[float]) -> None:
     with pytest.raises(UsageError, match=r"weights are \d+ numbers: give one for each of the 36"):
         host_batches(many_rows[0], 1, batch_size=2, sampler="windows", weights=weights)

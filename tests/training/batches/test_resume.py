@@ -1,7 +1,6 @@
 """A loader goes on exactly where its state was taken, also on other hosts; and every refusal."""
 
 import functools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,11 @@ import grain
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from etils import epath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.layout import ENCODINGS, Encoding
-from tests.support.batches import Batch, Epochs, global_batches, host_batches, is_same, join_hosts
+from tests.support.batches import Batch, host_batches, is_same, join_hosts
 from tests.support.loader_helpers import (
     FEEDS,
     RESUMED,
@@ -32,7 +30,6 @@ from tests.support.probe_rows_on_disk import (
     RowSpec,
     ipv4_probe,
     make_measurements,
-    mixed_rows,
     shard_paths,
     write_dataset,
 )
@@ -81,7 +78,7 @@ def test_a_resumed_iterator_goes_on_where_it_was(
         assert is_same([next(iterator)], [batches[number]])
         assert round_trip(iterator.get_state()) == states[number + 1]
     if len(batches) < LAST and step + 12 >= len(batches):
-        assert next(iterator, None) is None
+        assert next(iterator, None) is next(iterator, None) is None
         assert round_trip(iterator.get_state()) == states[-1]
     iterator.close()
 
@@ -114,16 +111,6 @@ def test_resume_with_another_number_of_workers(mixed: Mixed, num_workers: int) -
     resumed.close()
 
 
-def test_a_state_is_small_and_of_plain_values(mixed: Mixed) -> None:
-    iterator = open_iterator(mixed["arrow"], batch_size=64, num_epochs=3)
-    sizes = []
-    for _ in range(5):
-        next(iterator)
-        text = json.dumps(iterator.get_state(), allow_nan=False)
-        sizes.append(len(text))
-    assert max(sizes) < 64 * 60 + 300
-
-
 def test_a_state_is_of_its_moment(mixed: Mixed) -> None:
     """It does not change when its iterator goes on, and changing it changes no iterator."""
     iterator = open_iterator(mixed["arrow"])
@@ -142,7 +129,7 @@ def test_a_state_is_of_its_moment(mixed: Mixed) -> None:
 
 @pytest.mark.parametrize("sampler", ["rows", "windows"])
 @pytest.mark.parametrize("host_count", [1, 2])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_more_epochs_after_a_finished_run(
     tmp_path: Path, sampler: Any, host_count: int, seed: int
 ) -> None:
@@ -210,27 +197,13 @@ def test_states_on_another_number_of_hosts(
     assert sorted(map(str, reshard_states(shared, before))) == sorted(map(str, states))
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 8), (1, 4), (8, 1)])
-def test_no_epoch_loses_anything_when_hosts_change(mixed: Mixed, before: int, after: int) -> None:
-    states = states_of_hosts(mixed["compact"], before, 9, num_epochs=2)
-    rest = []
-    for host, state in enumerate(reshard_states(states, after)):
-        iterator = open_iterator(mixed["compact"], host_index=host, host_count=after, num_epochs=2)
-        iterator.set_state(state)
-        rest.append(list(iterator))
-    first = global_batches(mixed["compact"], 1, 9, batch_size=8, crop_size=CROP, num_epochs=2)
-    second = [join_hosts(batches) for batches in zip(*rest, strict=True)]
-    Epochs(mixed["compact"], mixed_rows(), 2).check(first + second)
-
-
 def test_states_that_do_not_fit_together_are_refused(mixed: Mixed) -> None:
     states = states_of_hosts(mixed["arrow"], 4, 3)
     later = states_of_hosts(mixed["arrow"], 4, 4)
     other = states_of_hosts(mixed["arrow"], 4, 3, seed=9)
-    for given_states in (states[1:], states[:2] + states[3:], states[:3]):
+    for given_states in (states[1:], states[:2] + states[3:], states[:3], [*states, states[0]]):
         refusal_of(lambda: reshard_states(given_states, 2), "pass those of all hosts")  # noqa: B023
     refusal_of(lambda: reshard_states([*states[:3], later[3]], 2), "lane 6, step 3", "pass those")
-    refusal_of(lambda: reshard_states([*states, states[0]], 2), "pass those of all hosts")
     refusal_of(lambda: reshard_states([*states[:3], other[3]], 2), "fingerprint", "use the same")
     refusal_of(lambda: reshard_states(states, 3), "host_count is 3", "divides the batch")
     refusal_of(lambda: reshard_states([], 2), "all hosts")
@@ -239,33 +212,25 @@ def test_states_that_do_not_fit_together_are_refused(mixed: Mixed) -> None:
 # --- states that belong elsewhere -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_a_state_of_other_options_is_refused(mixed: Mixed) -> None:
+    state = trace(mixed["arrow"], "endless")[1][5]
+    for other in (
         {"seed": 1},
         {"shuffle": False},
         {"batch_size": 16},
         {"crop_size": 128},
-        {"pack": False},
         {"sampler": "windows"},
-        {"mixed_rows": 15},
         {"mode_weights": (1, 0, 0)},
-        {"max_contexts_per_row": 4},
-        {"avg_tokens_per_measurement": 31},
-    ],
-    ids=str,
-)
-def test_a_state_of_other_options_is_refused(mixed: Mixed, other: dict[str, Any]) -> None:
-    state = trace(mixed["arrow"], "endless")[1][5]
-    iterator = open_iterator(mixed["arrow"], **{"mixed_rows": 3, **other})
-    refusal_of(lambda: iterator.set_state(state), state["fingerprint"], "use the same seed")
+    ):
+        iterator = open_iterator(mixed["arrow"], **{"mixed_rows": 3, **other})
+        refusal_of(lambda: iterator.set_state(state), state["fingerprint"], "use the same seed")  # noqa: B023
     next(iterator)  # which goes on as if nothing had been
 
 
 def test_a_state_of_other_data_is_refused(mixed: Mixed) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     shards = [str(path) for path in shard_paths(mixed["arrow"])]
-    for files in (mixed["compact"], mixed["arrow"] / "train" / "*_0000[01]-of-*", shards[2]):
+    for files in (mixed["compact"], shards[2]):
         iterator = open_iterator(files, mixed_rows=3, num_epochs=1)
         refusal_of(lambda: iterator.set_state(state), "fingerprint", "start a new run")  # noqa: B023
     moved = open_iterator(mixed["arrow"] / "train" / "*.arrayrecord", mixed_rows=3)
@@ -274,7 +239,7 @@ def test_a_state_of_other_data_is_refused(mixed: Mixed) -> None:
 
 def test_a_state_of_other_lanes_is_refused(mixed: Mixed) -> None:
     states = states_of_hosts(mixed["arrow"], 4, 2)
-    for host_index, host_count in ((0, 4), (0, 2), (1, 2), (0, 1)):
+    for host_index, host_count in ((0, 4), (1, 2)):
         iterator = open_iterator(mixed["arrow"], host_index=host_index, host_count=host_count)
         first = host_index * 8 // host_count
         refusal_of(
@@ -288,28 +253,12 @@ def test_a_state_of_other_lanes_is_refused(mixed: Mixed) -> None:
 def test_a_state_of_another_format_is_refused(mixed: Mixed) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     iterator = open_iterator(mixed["arrow"], mixed_rows=3)
-    for wrong in ({**state, "format": 2}, {**state, "format": 4}, {}, {"format": None}):
+    for wrong in ({**state, "format": 2}, {**state, "format": 4}):
         refusal_of(lambda: iterator.set_state(wrong), "format", "use the version")  # noqa: B023
         refusal_of(lambda: reshard_states([wrong, wrong], 1), "format", "use the version")  # noqa: B023
 
 
 # --- through Grain's checkpoints ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("feed", FEEDS)
-def test_grain_s_handler_saves_and_restores(mixed: Mixed, tmp_path: Path, feed: str) -> None:
-    handler = grain.checkpoint.CheckpointHandler()
-    iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
-    expected = expected_batches(mixed["arrow"], "packed", 25)
-    for _ in range(6):
-        next(iterator)
-    handler.save(epath.Path(tmp_path), iterator)
-    assert [path.name for path in tmp_path.iterdir()] == ["process_0-of-1.json"]
-    assert is_same([next(iterator)], expected[6:7])
-    for target in (open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed)), iterator):
-        restored = handler.restore(epath.Path(tmp_path), target)
-        assert is_same([next(restored) for _ in range(5)], expected[6:11])
-        restored.close()
 
 
 def test_orbax_saves_and_restores(mixed: Mixed, tmp_path: Path) -> None:

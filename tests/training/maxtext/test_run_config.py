@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from beam_pipeline.errors import ProbelineError, UsageError
-from tests.support.helpers import quick_and_slow
 from tests.support.loader_helpers import refusal_of
 from tests.support.repository import ROOT
 from training.maxtext.curriculum import Stage, rope_base, stages_of
@@ -31,7 +30,7 @@ def _maxtext() -> None:
     from training.maxtext import iterators, run_config
 
 
-@pytest.mark.parametrize("config", quick_and_slow(["tiny", "95m", "680m"], ["tiny"]))
+@pytest.mark.parametrize("config", ["tiny", "95m", "680m"])
 def test_each_model_is_a_config_of_maxtext(config: str):
     arguments = run_config.read([config, FILES, *PLACE, "hardware=cpu", "attention=dot_product"])
     built = run_config.build(arguments)
@@ -47,11 +46,9 @@ def test_each_model_is_a_config_of_maxtext(config: str):
     ("config", "arguments", "num_devices", "steps"),
     [
         ("tiny", (), 1, 9_000),
-        ("95m", (), 1, 2_000_000_000 // (32 * 1024)),
         ("95m", (), 8, 2_000_000_000 // (8 * 32 * 1024)),
         ("680m", (), 8, 14_000_000_000 // (8 * 16 * 1024)),
         ("95m", ("network_train_tokens=2e6", "gradient_accumulation_steps=2"), 8, 3),
-        ("95m", ("steps=70",), 8, 70),
         ("tiny", ("network_train_tokens=99999", "per_device_batch_size=4"), 1, 24),
     ],
 )
@@ -90,15 +87,11 @@ def test_tokens_or_steps(tmp_path: Path):
         (["tiny", "stepz=3"], ["no key stepz", "did you mean steps?"]),
         (["tiny", "network_batch_size=3"], ["network_batch_size", "per_device_batch_size"]),
         (["tiny", "crop_size=512"], ["crop_size", "max_target_length"]),
-        (["tiny", "qqqqqqqq=1"], ["no key qqqqqqqq", "docs/training_keys.md"]),
         (["tiny", "--steps=3"], ["'--steps=3'", "without dashes"]),
-        (["tiny", "steps"], ["'steps' is not key=value"]),
         (["tiny", "steps=2", "steps=3"], ["steps is given more than once"]),
         (["huge", FILES], ["config 'huge' does not exist", "680m, 95m", "tiny"]),
-        (["nowhere.yml", FILES], ["config file nowhere.yml does not exist"]),
         (["tiny", "dataset_type=hf"], ["dataset_type=hf", "dataset_type=network"]),
         (["tiny", "network_mode_weights=[1,"], ["cannot be read"]),
-        (["tiny", "grain_prefetch_buffer_size=9"], ["grain_prefetch_buffer_size=9", "remove it"]),
         (["tiny", "grain_file_type=parquet"], ["grain_file_type=parquet has no effect"]),
     ],
 )
@@ -148,46 +141,26 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch):
     refusal_of(lambda: train._run_maxtext([]), "reduce per_device_batch_size", "498 bytes")
 
 
-@pytest.mark.parametrize(
-    ("argument", "parts"),
-    [
-        ("steps=many", ["steps", "many", "valid integer"]),
-        ("network_on_bad_row=maybe", ["network_on_bad_row", "maybe", "'fail' or 'skip'"]),
-        ("network_data_format=rows", ["network_data_format", "probe_rows"]),
-        ("opt_type=adamwow", ["opt_type", "adamwow"]),
-        ("base_output_directory=-1", ["base_output_directory=-1", "valid string"]),
-    ],
-)
-def test_values_that_maxtext_refuses(argument: str, parts: list[str]):
-    place = [each for each in PLACE if each.split("=")[0] not in argument]
-    arguments = run_config.read(["tiny", FILES, *place, argument])
-    refusal_of(lambda: run_config.build(arguments), *parts, kind=UsageError)
-
-
 MIXTURE = "network_train_files=rows/a,0.7;rows/b,3"
 UNSUITABLE = {
     f"{MIXTURE} num_epoch=2": "num_epoch=2, its own epochs, num_epoch=none",
-    f"{FILES} eval_interval=5 network_eval_files=a,1;b,1": "a,1;b,1 is a mixture, name one of them",
-    "network_train_files=rows/a,0;rows/b,1": "rows/a has weight 0.0, above 0",
     "": "network_train_files is empty",
     f"{FILES} vocab_size=266": "vocab_size=266, 267",
     f"{FILES} eval_interval=5": "network_eval_files",
-    f"{FILES} network_curriculum=128": "'128' is not CROPxSTEPS",
     f"{FILES} enable_checkpointing=false": "enable_checkpointing=true",
     f"{FILES} network_repeat_share=[0.5,0.1]": "has 2 shares, 3 stages, one for each",
-    f"{FILES} network_curriculum=128x9 network_repeat_share=[0,2]": "(0.0, 2.0), from 0 to 1",
 }
 
 
-@pytest.mark.parametrize("arguments", quick_and_slow(UNSUITABLE, ["", f"{FILES} vocab_size=266"]))
+@pytest.mark.parametrize("arguments", UNSUITABLE)
 def test_configs_that_do_not_suit_measurements(arguments: str):
     config = run_config.build(run_config.read(["tiny", *PLACE, *arguments.split()]))
     parts = UNSUITABLE[arguments].split(", ")
     refusal_of(lambda: iterators.check_config(config), *parts, kind=UsageError)
 
 
-@pytest.mark.parametrize("argument", [MIXTURE, 'network_train_files={"rows/a": 0.7, "rows/b": 3}'])
-def test_a_mixture_reaches_the_batches(argument: str):
+def test_a_mixture_reaches_the_batches():
+    argument = 'network_train_files={"rows/a": 0.7, "rows/b": 3}'
     config = run_config.build(run_config.read(["tiny", *PLACE, argument, "hardware=cpu"]))
     iterators.check_config(config)
     files = iterators.data_config(config, [0], is_eval=False).files
@@ -217,58 +190,6 @@ def test_evaluation_is_on_contexts_as_they_come():
         assert (of_split.fixed_order_share, of_split.log_rtt) == (1, True)
 
 
-def test_a_config_file_of_ones_own(tmp_path: Path):
-    file = tmp_path / "mine.yml"
-    file.write_text('base_config: "network.yml"\nsteps: 7\n')
-    assert run_config.read([str(file), FILES]).values["steps"] == 7
-    file.write_text('base_config: "base.yml"\ndataset_type: network\nsteps: 7\n')
-    values = run_config.read([str(file), FILES, "steps=8"]).values
-    assert (values["steps"], values["num_epoch"]) == (8, 1)
-    file.write_text("steps: 9\n")
-    values = run_config.read([str(file), FILES]).values
-    assert (values["steps"], values["num_epoch"]) == (9, "none")
-    file.write_text('base_config: "nowhere.yml"\n')
-    refusal_of(lambda: run_config.read([str(file)]), "nowhere.yml", kind=UsageError)
-
-
-def test_a_cpu_without_a_launcher_is_one_host(monkeypatch: pytest.MonkeyPatch):
-    given = [FILES, *PLACE, "hardware=cpu"]
-    monkeypatch.delenv("JAX_PROCESS_COUNT", raising=False)
-    alone = run_config.read([*given, "steps=9"])
-    assert alone.values["skip_jax_distributed_system"]
-    assert run_config.build(alone).skip_jax_distributed_system
-    monkeypatch.setenv("JAX_PROCESS_COUNT", "2")
-    for arguments in (given, [FILES, *PLACE]):
-        assert not run_config.read(arguments).values["skip_jax_distributed_system"]
-
-
-def test_the_number_of_workers_is_obeyed_or_tuned(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
-    assert [iterators.num_workers(count, 1024) for count in (0, 3, 50)] == [0, 3, 50]
-    found = [iterators.num_workers(-1, mb) for mb in (100, 1024, 1 << 20)]
-    assert found == [0, 2, 8]
-
-
-def test_the_keys_of_grain_reach_the_batches():
-    config = run_config.build(
-        run_config.read(
-            ["tiny", FILES, *PLACE, "grain_worker_count=3", "grain_per_worker_buffer_size=5"]
-        )
-    )
-    found = iterators.data_config(config, [0], is_eval=False)
-    assert (found.num_workers, found.worker_buffer_size, found.num_threads) == (3, 5, 2)
-    of_eval = iterators.data_config(config, [0], is_eval=True)
-    assert (of_eval.num_workers, of_eval.worker_buffer_size, of_eval.num_epochs) == (0, 2, 1)
-
-
-def test_a_relative_place_is_made_absolute():
-    config = run_config.build(run_config.read(["tiny", FILES, *PLACE]))
-    assert config.base_output_directory == str(Path("runs").absolute())
-    assert config.checkpoint_dir.startswith(config.base_output_directory)
-    elsewhere = run_config.read(["tiny", FILES, "base_output_directory=gs://bucket/runs"])
-    assert elsewhere.values["base_output_directory"] == "gs://bucket/runs"
-
-
 def test_a_run_is_recorded_and_read_again(tmp_path: Path):
     place = (f"base_output_directory={tmp_path}", "run_name=kept")
     given = ["tiny", FILES, *place, "steps=9", "ici_fsdp_parallelism=1", "network_mixed_rows=none"]
@@ -294,12 +215,6 @@ def test_stages_of_a_curriculum():
         Stage(1, 3, 7, 512),
         Stage(2, 7, 9, 1024),
     ]
-    assert stages_of("128x3,128x4", 128, 9) == [
-        Stage(0, 0, 3, 128),
-        Stage(1, 3, 7, 128),
-        Stage(2, 7, 9, 128),
-    ]
-    assert stages_of("128x3,512x4", 1024, 7) == [Stage(0, 0, 3, 128), Stage(1, 3, 7, 512)]
     assert stages_of("128x3,512x4", 256, 2) == [Stage(0, 0, 2, 128)]
     assert stages_of("128x3,512x4", 256, 9)[1:] == [Stage(1, 3, 7, 256), Stage(2, 7, 9, 256)]
 
@@ -308,9 +223,7 @@ def test_stages_of_a_curriculum():
     ("curriculum", "parts"),
     [
         ("128x3,x", ["'x' is not CROPxSTEPS"]),
-        ("128x3,256x0", ["'256x0' is not CROPxSTEPS"]),
         ("256x3,128x2", ["crops must not shrink"]),
-        ("32x3", ["64 tokens or more"]),
         ("96x3", ["must divide max_target_length=1024"]),
     ],
 )
@@ -318,7 +231,7 @@ def test_curricula_that_lead_nowhere(curriculum: str, parts: list[str]):
     refusal_of(lambda: stages_of(curriculum, 1024, 9), *parts, kind=UsageError)
 
 
-@pytest.mark.parametrize("crop_size", [64, 128, 512, 1024])
+@pytest.mark.parametrize("crop_size", [64, 1024])
 def test_crops_of_any_stage_reach_the_same_angle(crop_size: int):
     """By the slowest rotation, which a longer crop would otherwise take to angles never seen."""
     config = SimpleNamespace(max_target_length=1024, rope_max_timescale=1_000_000, head_dim=48)
@@ -360,13 +273,6 @@ def test_this_maxtext_is_the_one(monkeypatch: pytest.MonkeyPatch):
     assert f"pip install maxtext=={iterators.TESTED_VERSION}" in line
     monkeypatch.delattr(iterators.grain_utility, "for_restore")
     refusal_of(iterators.check_maxtext, "has no maxtext.common.grain_utility.for_restore")
-
-
-def test_a_process_may_connect_again(monkeypatch: pytest.MonkeyPatch):
-    for module, name, _ in iterators._seams():
-        monkeypatch.setattr(module, name, getattr(module, name))  # restored after the test
-    for _ in range(2):
-        iterators.connect()
 
 
 def test_the_guide_names_every_key_of_ours():

@@ -27,7 +27,6 @@ from tests.support.helpers import quick_and_slow
 from tests.support.loader_helpers import (
     FEEDS,
     VARIANTS,
-    all_variants,
     config_of,
     feed_of,
     open_iterator,
@@ -54,8 +53,6 @@ from tests.support.probe_rows_on_disk import (
 from training import assert_resumes_exactly
 from training.dataset import DataConfig, build_dataset
 from training.rows.row_source import ProbeRowDataSource
-from training.rows.row_table import find_shards
-from training.rows.shard_reader import check_shards
 
 
 @pytest.fixture
@@ -78,42 +75,19 @@ def users(dataset: Path | str) -> list[Callable[[], object]]:
     return [lambda: read_all(dataset), lambda: first_batches(dataset)]
 
 
-def test_a_changed_manifest_is_refused(copy: Path) -> None:
-    data = (copy / MANIFEST_NAME).read_bytes()
-    (copy / MANIFEST_NAME).write_bytes(data.replace(b'"num_bytes"', b'"num_bytez"', 1))
-    for use in users(copy):
-        refusal_of(use, f"{copy}/manifest.json has checksum", "copy the dataset again")
-    (copy / MANIFEST_NAME).unlink()
-    for use in users(copy):
-        refusal_of(use, f"{copy} has no manifest.json")
-
-
-@pytest.mark.parametrize("change", ["missing", "truncated", "longer", "empty"])
+@pytest.mark.parametrize("change", ["missing", "truncated"])
 def test_a_changed_shard_is_named(copy: Path, change: str) -> None:
     path = shard_paths(copy)[1]
     data = path.read_bytes()
-    new = {"truncated": data[:-1], "longer": data + b"\0", "empty": b""}
-    if change == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(new[change])
-    found = (
-        "is missing" if change == "missing" else f"has {len(new[change])} bytes, not {len(data)}"
-    )
+    path.unlink()
+    if change == "truncated":
+        path.write_bytes(data[:-1])
+    found = f"has {len(data) - 1} bytes, not {len(data)}" if change == "truncated" else "is missing"
     for use in users(copy):
         line = refusal_of(use, f"{path} {found}", "copy the dataset again")
         assert str(shard_paths(copy)[0]) not in line
     # Whoever does not need that shard is not disturbed.
     assert len(read_all(shard_paths(copy)[0])) > 0
-
-
-def test_of_many_changed_shards_some_are_named(tmp_path: Path) -> None:
-    rows = [RowSpec(ipv4_probe(i), make_measurements(2, i)) for i in range(50)]
-    dataset = write_dataset(tmp_path / "rows", rows, num_shards=8)
-    for path in shard_paths(dataset)[1:]:
-        path.unlink()
-    line = refusal_of(lambda: check_shards(find_shards(str(dataset))), "and 2 more")
-    assert len(re.findall("is missing", line)) == 5
 
 
 def test_a_changed_index_is_refused(copy: Path) -> None:
@@ -123,9 +97,6 @@ def test_a_changed_index_is_refused(copy: Path) -> None:
     pq.write_table(table.set_column(6, "n_measurements", numbers), path)
     for use in users(copy):
         refusal_of(use, f"{path} has checksum", "the manifest says", "copy the dataset again")
-    path.unlink()
-    for use in users(copy):
-        refusal_of(use, f"{path}", "missing", "copy the dataset again")
 
 
 def test_a_shard_in_place_of_another_of_the_same_size_is_found_out(tmp_path: Path) -> None:
@@ -174,13 +145,6 @@ def test_a_shard_with_too_few_records_is_named(copy: Path) -> None:
         refusal_of(use, f"{path} record", f"{num - 1} records, the manifest says {num}")
 
 
-def test_a_shard_that_is_no_array_record_is_named(copy: Path) -> None:
-    path = shard_paths(copy)[0]
-    path.write_bytes(b"\xaa" * path.stat().st_size)
-    for use in users(copy):
-        refusal_of(use, f"{path} record", "copy the dataset again")
-
-
 @pytest.mark.parametrize("options", ["uncompressed", "zstd:1"])
 def test_a_shard_cut_under_its_reader_is_named(tmp_path: Path, options: str) -> None:
     """A touch of a mapped page beyond the end of its file would kill the process."""
@@ -195,8 +159,9 @@ def test_a_shard_cut_under_its_reader_is_named(tmp_path: Path, options: str) -> 
     refusal_of(lambda: [next(iterator) for _ in range(200)], found, "copy the dataset again")
 
 
-@pytest.mark.parametrize("name", ["EMFILE", "EIO", "ESTALE", "EACCES", "ENOMEM"])
-@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize(
+    ("feed", "name"), [*zip(FEEDS, ("EMFILE", "EIO", "ESTALE", "EACCES")), ("plain", "ENOMEM")]
+)
 def test_rows_that_could_not_be_read_are_never_skipped(
     copy: Path, feed: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,12 +194,13 @@ def offset_in_record(record: bytes, what: str) -> int:
     }[what]
 
 
-@pytest.mark.parametrize("n", [10, 300])
 @pytest.mark.parametrize(
-    ("encoding", "what"),
+    ("n", "encoding", "what"),
     [
-        *(("arrow", what) for what in ("src_id", "head", "measurements", "text")),
-        *(("compact", what) for what in ("src_id", "head", "measurements", "n", "families")),
+        *((10, "arrow", what) for what in ("src_id", "measurements", "text")),
+        *((300, "arrow", what) for what in ("head", "text")),
+        *((10, "compact", what) for what in ("head", "measurements", "n")),
+        *((300, "compact", what) for what in ("src_id", "families")),
     ],
 )
 def test_record_with_damaged_content(tmp_path: Path, n: int, encoding: Encoding, what: str) -> None:
@@ -321,13 +287,12 @@ def test_a_bad_row_ends_the_run_with_its_name(spoilt: Spoilt) -> None:
         assert (shard, int(found[2])) in bad
 
 
-@pytest.mark.parametrize("host_count", [1, 2, 8])
-@pytest.mark.parametrize("num_epochs", [1, 2])
-def test_skipped_rows_and_all_others(spoilt: Spoilt, host_count: int, num_epochs: int) -> None:
+@pytest.mark.parametrize("host_count", [1, 8])
+def test_skipped_rows_and_all_others(spoilt: Spoilt, host_count: int) -> None:
     dataset, _, left = spoilt
-    config = {"batch_size": 8, "crop_size": CROP, "num_epochs": num_epochs, "on_bad_row": "skip"}
+    config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 2, "on_bad_row": "skip"}
     batches = global_batches(dataset, host_count, **config)
-    Epochs(write_good(dataset, left), left, num_epochs).check(batches)
+    Epochs(write_good(dataset, left), left, 2).check(batches)
 
 
 def write_good(dataset: Path, rows: Sequence[RowSpec]) -> Path:
@@ -336,8 +301,7 @@ def write_good(dataset: Path, rows: Sequence[RowSpec]) -> Path:
     return folder if folder.exists() else write_dataset(folder, rows, "compact")
 
 
-@all_variants
-@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize(("variant", "feed"), zip(VARIANTS, itertools.cycle(FEEDS)))
 @pytest.mark.parametrize("host_count", quick_and_slow([2, 8], [8]))
 def test_skipped_rows_on_hosts(spoilt: Spoilt, host_count: int, variant: str, feed: str) -> None:
     dataset, _, _ = spoilt
@@ -426,9 +390,8 @@ def test_a_row_damaged_in_one_place_is_bad_after_a_resume_too(slightly_damaged: 
         assert is_same([next(resumed) for _ in range(30)], whole[step : step + 30]), step
 
 
-@pytest.mark.parametrize("n", [3, 100], ids=["small", "large"])
-@pytest.mark.parametrize("num_epochs", [None, 1, 3])
-@pytest.mark.parametrize("sampler", ["rows", "windows"])
+@pytest.mark.parametrize(("n", "sampler"), [(3, "rows"), (100, "rows"), (3, "windows")])
+@pytest.mark.parametrize("num_epochs", [None, 2])
 def test_bad_rows_only(tmp_path: Path, n: int, num_epochs: int | None, sampler: str) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(n, i)) for i in range(9)]
     dataset = write_dataset(tmp_path / "rows", rows, "arrow", 1)
@@ -441,10 +404,3 @@ def test_bad_rows_only(tmp_path: Path, n: int, num_epochs: int | None, sampler: 
             assert "no readable row" in str(error) and str(shard_paths(dataset)[0]) in str(error)
         else:
             assert num_epochs and not any(b["inputs_segmentation"].any() for b in batches)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("warm_workers")
-def test_errors_of_workers_are_as_those_of_one_process(spoilt: Spoilt) -> None:
-    config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1, "num_workers": 1}
-    refusal_of(lambda: host_batches(spoilt[0], **config), "record", "on_bad_row=skip")

@@ -14,10 +14,8 @@ from tests.conftest import Gcs
 from tests.support.batches import is_same
 from tests.support.faulty_gcs import FaultyGcs, faulty
 from tests.support.loader_helpers import (
-    FEEDS,
     batches_of,
     config_of,
-    feed_of,
     open_iterator,
     refusal_of,
 )
@@ -61,19 +59,6 @@ def shard_requests(proxy: FaultyGcs) -> Counter[str]:
     """Returns the number of requests for each shard, listings left out."""
     names = (request.name.rpartition("/")[2] for request in proxy.requests)
     return Counter(name for name in names if name.endswith(".arrayrecord"))
-
-
-@pytest.mark.parametrize("feed", FEEDS)
-def test_batches_from_gs(plain: Path, gcs: Gcs, tmp_path: Path, feed: str) -> None:
-    folder, expected = uploaded(gcs, plain), batches_of(plain)
-    for files in (folder, f"{folder}/train/*.arrayrecord"):
-        assert is_same(batches_of(files, **feed_of(tmp_path / "rows", feed)), expected)
-    local = open_iterator(plain)
-    for _ in range(8):
-        next(local)
-    iterator = open_iterator(folder)
-    iterator.set_state(local.get_state())
-    assert is_same([next(iterator)], expected[8:9])
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Arrays in a file that processes share, and the plan of an epoch in such files."""
 
 import gc
-import json
 import pickle
 import resource
 import subprocess
@@ -86,56 +85,3 @@ def test_a_file_that_cannot_be_written_is_said_in_one_line(folder: Path) -> None
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     gc.collect()  # the error held the frame
     assert list(folder.iterdir()) == []
-
-
-# Plans an epoch of rows whose index says the same for every 65,536; prints by how many MiB that
-# raised the peak of memory, and the bytes that a worker is sent.
-PLANNER = """
-import json, pickle, resource, sys
-from types import SimpleNamespace
-import numpy as np, pyarrow as pa
-from training.batches.config import DataConfig
-from training.batches.planning import HostPlan
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-lines = np.arange(1 << 16)
-names = [f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}" for i in lines]
-table = pa.table({
-    "num_bytes": lines + 100, "src_id": lines, "src_addr": names, "row_index": lines * 0,
-    "n_measurements": lines % 700 + 1, "num_ipv6": lines * 0, "num_failed": lines * 0,
-})
-class Dataset:
-    def __init__(self, num_parts):
-        self.num_parts = num_parts
-
-    def index_lines(self, *args):
-        return (table for _ in range(self.num_parts))
-
-def plan(num_parts):
-    dataset = Dataset(num_parts)
-    num_rows = num_parts << 16
-    shards = SimpleNamespace(
-        row_begins=np.array([0, num_rows]), chosen=[0], dataset=dataset, split="train",
-        shards=[SimpleNamespace(num_records=num_rows)],
-    )
-    return HostPlan(shards, DataConfig("rows", 64))
-
-plan(1)
-before = peak()
-host = plan(int(sys.argv[1]))
-num_pickled = len(pickle.dumps(host))
-print(json.dumps({"mib": peak() - before, "pickled": num_pickled}))
-"""
-
-
-@pytest.mark.slow
-def test_planning_takes_little_memory_for_each_row() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", PLANNER, "64"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
-    assert found["pickled"] < 10_000  # what a worker gets: names of files
-    assert found["mib"] < 40 * (64 << 16) / 2**20  # 40 bytes for each of 4 million rows

@@ -27,7 +27,6 @@ from tests.support.helpers import (
     canonical,
     ipc_stream,
     make_run,
-    quick_and_slow,
     records_as_tuples,
     run_of_tuples,
     runs_strategy,
@@ -151,13 +150,15 @@ def short_span(run: np.ndarray) -> np.ndarray:
 
 @both_encodings
 @settings(max_examples=num_examples(150))
-@given(run=runs_strategy())
-def test_a_row_is_read_as_the_codec_decodes_it(encoding, run):
+@given(run=runs_strategy(), number=st.integers(0, 2**128 - 1))
+def test_a_row_is_read_as_the_codec_decodes_it(encoding, run, number):
+    """Whatever padding follows the measurements and the address."""
     run = run if encoding == "arrow" else short_span(run)
-    record = encode_row(run, KEY, encoding)
+    src_addr = canonical(number if number >> 48 else number | MAPPED_IPV4)
+    record = encode_row(run, RowKey(src_addr, len(run)), encoding)
     expected = decoded(record)
     assert read_own(record) == expected
-    assert expected[:2] == (src_id(KEY.src_addr), 3)
+    assert expected[:2] == (src_id(src_addr), len(run))
 
 
 @both_encodings
@@ -206,26 +207,15 @@ def test_rows_of_one_or_both_families_around_the_borders_of_blocks(encoding, n, 
     assert [dst >> 32 != 0xFFFF for _, _, dst in reading.measurements] == is_ipv6.tolist()
 
 
-@both_encodings
-@settings(max_examples=num_examples(150))
-@given(n=st.integers(1, 70), number=st.integers(0, 2**128 - 1), wide=st.booleans())
-def test_every_padding_and_length_of_address_takes_the_fast_way(encoding, n, number, wide):
-    src_addr = canonical(number if number >> 48 else number | MAPPED_IPV4)
-    record = encode_row(make_run(n, seed=n, wide=wide), RowKey(src_addr, n), encoding)
-    assert read_own(record) == decoded(record)
-
-
-@pytest.mark.parametrize("code", [0, 1, 2047, 2048 + 1024, 0xFFFE, 0xFFFF])
-def test_rtt_codes_of_compact_rows_are_read_as_they_are(code):
-    run = make_run(4, seed=3)
-    raw = bytearray(encode_compact(run))
-    raw[36:38] = code.to_bytes(2, "little")
+def test_rtt_codes_of_compact_rows_are_read_as_they_are():
+    raw = bytearray(encode_compact(make_run(4, seed=3)))
+    raw[36:38] = (2048).to_bytes(2, "little")  # as no writer would write it
     reading = reading_of(Located(0, 0, with_ranks(bytes(raw))))
     assert reading is not None
-    assert reading.measurements[0][1] == code
+    assert reading.measurements[0][1] == 2048
 
 
-@pytest.mark.parametrize("start", [0, 1, 8, 12345])
+@pytest.mark.parametrize("start", [8, 12345])
 def test_a_row_at_another_place_reads_the_same(start):
     columns = with_ranks(encode_compact(run_of_families(np.arange(700) % 3 == 0, 4)))
     raw, layout = columns
@@ -237,16 +227,15 @@ def test_a_row_at_another_place_reads_the_same(start):
     assert reading_of(there) == reading_of(Located(0, 0, columns))
 
 
-OPTIONS = [
-    pytest.param({"compression": "zstd"}, id="zstd"),
-    pytest.param({"compression": "lz4"}, id="lz4"),
-    pytest.param({"use_legacy_format": True}, id="legacy"),
-    pytest.param({"metadata_version": pa.ipc.MetadataVersion.V4}, id="V4"),
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    ("options", "inside"),
+    [
+        ({"compression": "zstd"}, True),
+        ({"use_legacy_format": True}, True),
+        ({"use_legacy_format": True}, False),
+        ({"metadata_version": pa.ipc.MetadataVersion.V4}, False),
+    ],
+)
 @settings(max_examples=num_examples(20))
 @given(run=runs_strategy(max_size=60).map(short_span))
 def test_arrow_of_other_options_goes_the_slow_way_and_is_read_right(options, inside, run):
@@ -261,15 +250,6 @@ def test_arrow_of_other_options_goes_the_slow_way_and_is_read_right(options, ins
     assert reading_of(locate(record)) == decoded(own)
 
 
-def test_a_slice_written_with_its_offset_is_read_right():
-    own = encode_row(make_run(50, seed=7, wide=True), KEY, "arrow")
-    batch = decode_record(own).to_arrow().slice(13, 20)
-    record = record_around(ipc_stream(batch), decode_record(own).run[13:33])
-    reading = reading_of(locate(record))
-    assert reading is not None
-    assert reading.measurements == decoded(own).measurements[13:33]
-
-
 @pytest.mark.parametrize(
     "text", ["2001:DB8::1", "2001:0db8:0::1", "::ffff:8.8.8.8", "2001:db8::0.0.0.1"]
 )
@@ -280,22 +260,18 @@ def test_other_spellings_of_a_destination_are_read_right_or_refused(text):
     assert reading_of(locate(record)) in (None, decoded(record))
 
 
-@pytest.mark.parametrize("text", ["nowhere", "", "1.2.3", "1.2.3.4.5", "fe80::1%eth0", "1:2:3"])
-@pytest.mark.parametrize("ip_version", [4, 6])
+@pytest.mark.parametrize(("text", "ip_version"), [("nowhere", 4), ("1.2.3.4.5", 4), ("1:2:3", 6)])
 def test_a_destination_that_is_none_is_marked_as_damaged(text, ip_version):
     values = {"event_time": 0, "dst_addr": text, "ip_version": ip_version, "rtt": 1.0}
     batch = pa.RecordBatch.from_pylist([values], schema=MEASUREMENT_SCHEMA)
     assert reading_of(locate(record_around(ipc_stream(batch), make_run(1, seed=8)))) is None
 
 
+MIXED = run_of_families(np.arange(20) % 3 == 0, 12)
 ROWS = {
-    f"{encoding}-{name}": encode_row(run, KEY, encoding)
-    for encoding in ENCODINGS
-    for name, run in {
-        "ipv4": make_run(12, seed=11),
-        "mixed": run_of_families(np.arange(20) % 3 == 0, 12),
-        "ipv6": run_of_families(np.ones(6, bool), 13),
-    }.items()
+    "arrow": encode_row(MIXED, KEY, "arrow"),
+    "compact": encode_row(MIXED, KEY, "compact"),
+    "compact of one family": encode_row(make_run(12, seed=11), KEY, "compact"),
 }
 every_row = pytest.mark.parametrize("record", ROWS.values(), ids=ROWS.keys())
 
@@ -343,7 +319,7 @@ def test_a_flipped_byte_is_read_as_the_codec_does_or_refused(record, data):
 
 
 @every_row
-@pytest.mark.parametrize("width", quick_and_slow([1, 4, 8], [4]))
+@pytest.mark.parametrize("width", [4, 8])
 def test_no_size_or_offset_that_is_wrong_leads_past_the_end(record, width):
     """Every number of the framing, and the first ones of the measurements, in turn."""
     start = measurements_start(record)
@@ -367,15 +343,12 @@ def compact_with(run: np.ndarray, **changed: int) -> bytes:
     return record_around(packed + compact[COMPACT_HEADER.size :], run)
 
 
-MIXED = run_of_families(np.arange(40) % 3 == 0, 14)
-
-
 @pytest.mark.parametrize(
     "changed",
     [
-        *({"n": n} for n in (0, 1, 39, 41, 2**31, 2**32 - 1)),
-        *({"num_ipv6": n} for n in (0, 1, 13, 15, 40, 41, 2**31, 2**32 - 1)),
-        *({"first_second": s} for s in (2**63 // 10**6, 2**63 - 1, 2**63, 2**64 - 1)),
+        *({"n": n} for n in (0, 19, 21, 2**32 - 1)),
+        *({"num_ipv6": n} for n in (0, 6, 8, 20, 21)),
+        *({"first_second": s} for s in (2**63 // 10**6, 2**64 - 1)),
     ],
     ids=str,
 )
@@ -388,27 +361,12 @@ def test_header_that_contradicts_the_columns(changed):
 @pytest.mark.parametrize("bits", [0x00, 0x4B, 0xFF])
 def test_families_that_contradict_their_number_are_refused(bits):
     """Else destinations are read from where none are, up to 16 bytes each behind the end."""
-    record = bytearray(encode_row(MIXED, KEY, "compact"))
+    record = bytearray(ROWS["compact"])
     record[measurements_start(bytes(record)) + COMPACT_HEADER.size + 6 * len(MIXED)] = bits
     with pytest.raises(ValueError, match="contradict"):
         decoded(bytes(record))
     with pytest.raises(ValueError):
         locate(bytes(record))
-
-
-@pytest.mark.parametrize(
-    "compact",
-    [
-        b"",
-        b"PLc1",
-        COMPACT_HEADER.pack(b"PLc2", 0, 0, 0),
-        COMPACT_HEADER.pack(COMPACT_MAGIC, 1, 0, 0),
-        COMPACT_HEADER.pack(COMPACT_MAGIC, 0, 1, 0) + bytes(16),
-    ],
-)
-def test_with_ranks_refuses_what_is_not_compact(compact):
-    with pytest.raises(ValueError, match="not compact measurements"):
-        with_ranks(compact)
 
 
 @settings(max_examples=num_examples(100))
@@ -421,12 +379,12 @@ def test_bytes_that_are_no_record_are_refused(data):
 
 def test_arrow_that_is_no_record_is_refused():
     with pytest.raises(ValueError, match="schema"):
-        locate(ipc_stream(decode_record(ROWS["arrow-ipv4"]).to_arrow()))
+        locate(ipc_stream(decode_record(ROWS["arrow"]).to_arrow()))
 
 
 def test_rows_that_hold_nothing_are_read_so_or_refused():
     none = pa.RecordBatch.from_pylist([], schema=MEASUREMENT_SCHEMA)
-    with pa.ipc.open_stream(ROWS["arrow-ipv4"]) as reader:
+    with pa.ipc.open_stream(ROWS["arrow"]) as reader:
         (values,) = reader.read_next_batch().to_pylist()
     for options in ({}, {"compression": "zstd"}, {"use_legacy_format": True}):
         values |= {"n_measurements": 0, "measurements": written(none, **options)}

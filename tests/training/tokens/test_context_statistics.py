@@ -15,7 +15,6 @@ from tests.support.drawn_contexts import (
     WEIGHTS,
     Drawn,
     Row,
-    assert_as_reference,
     draw,
     every_mode,
     row_of,
@@ -72,15 +71,9 @@ def enough_for(crop_size: int, mode: int) -> int:
     return -(-(crop_size + 1) // (14 if mode == FULL else 12))
 
 
-def test_modes_are_40_30_30():
-    num = 40_000
-    modes = draw(steady_row(100), num, crop_size=64).facts["mode"]
-    for mode, share in ((FULL, 0.4), (PARTIAL, 0.3), (NONE, 0.3)):
-        assert abs(np.mean(modes == mode) - share) < most_deviation(num)
-
-
-@every_mode
-@pytest.mark.parametrize(("crop_size", "n"), [(128, 60), (128, 3000), (1024, 20_000)])
+@pytest.mark.parametrize(
+    ("mode", "crop_size", "n"), [(FULL, 128, 60), (PARTIAL, 128, 3000), (NONE, 1024, 20_000)]
+)
 def test_sizes_of_windows_are_log_uniform_up_to_all_of_the_row(mode, crop_size, n):
     num = 20_000 if crop_size == 128 else 5000
     windows = draw(steady_row(n), num, WEIGHTS[mode], crop_size).facts["window"]
@@ -94,31 +87,6 @@ def test_sizes_of_windows_are_log_uniform_up_to_all_of_the_row(mode, crop_size, 
         whole = np.array([1 - math.log(n) / math.log(n + 1)])
         assert abs(np.mean(windows == n) - whole[0]) < most_off(whole, num)[0]
         assert (windows == n).sum() > 20
-
-
-@every_mode
-def test_places_of_windows_are_uniform(mode):
-    n, num = 300, 40_000
-    facts = draw(steady_row(n), num, WEIGHTS[mode], 128).facts
-    facts = facts[facts["window"] > enough_for(128, mode)]
-    assert len(facts) > num / 4
-    # A number that is uniform over 0, 1, … m and a fraction give one that is uniform over all.
-    fractions = np.random.default_rng(11).random(len(facts))
-    places = (facts["first"] + fractions) / (n - facts["window"] + 1)
-    assert distance(places.tolist()) < most_deviation(len(facts))
-
-
-@every_mode
-def test_what_is_drawn_lies_in_the_window_and_nothing_twice(mode):
-    drawn = draw(steady_row(150), 4000, WEIGHTS[mode])
-    shown = shown_in(drawn)
-    first, window = (drawn.facts[name][shown.context] for name in ("first", "window"))
-    assert (shown.item >= first).all()
-    assert (shown.item < first + window).all()
-    assert len(np.unique(shown.context * 1000 + shown.item)) == len(shown.item)
-    # A window no larger than what is drawn from it is drawn as a whole.
-    assert (drawn.facts["window"] >= drawn.facts["num_measurements"]).all()
-    assert (drawn.facts["first"] + drawn.facts["window"] <= 150).all()
 
 
 def test_windows_lie_between_two_shares_of_the_row():
@@ -155,9 +123,7 @@ def chance_of_each(n: int, crop_size: int) -> np.ndarray:
     return chance
 
 
-@pytest.mark.parametrize(
-    ("crop_size", "n", "num"), [(128, 40, 60_000), (128, 150, 60_000), (1024, 120, 8000)]
-)
+@pytest.mark.parametrize(("crop_size", "n", "num"), [(128, 40, 60_000), (1024, 120, 8000)])
 def test_every_measurement_is_drawn_as_often_as_it_should(crop_size, n, num):
     """Also the first and the last one of a row, which are drawn least often."""
     drawn = draw(steady_row(n), num, WEIGHTS[NONE], crop_size)
@@ -200,16 +166,6 @@ def rank_correlations(shown: Shown, kept: np.ndarray) -> list[float]:
     return correlations
 
 
-def test_partial_contexts_have_timed_ones_in_order_and_others_in_none():
-    drawn = draw(steady_row(2000), 3000, WEIGHTS[PARTIAL])
-    shown = shown_in(drawn)
-    timed = shown.is_timed
-    same = np.diff(shown.context[timed]) == 0
-    assert (np.diff(shown.item[timed])[same] > 0).all()
-    correlations = rank_correlations(shown, ~timed & ~shown.is_last)
-    assert abs(np.mean(correlations)) < 6 * np.std(correlations) / math.sqrt(len(correlations))
-
-
 def test_partial_contexts_spread_timed_and_untimed_ones_evenly():
     """A merge by coin flips would put timed ones at 0.12 where 90 % have no timestamp."""
     drawn = draw(steady_row(2000), 6000, WEIGHTS[PARTIAL])
@@ -227,7 +183,7 @@ def test_partial_contexts_spread_timed_and_untimed_ones_evenly():
             assert abs(mean - 0.5) < 6 * 0.12 / math.sqrt(num_contexts)
 
 
-@pytest.mark.parametrize("crop_size", [256, 1024, 8192])
+@pytest.mark.parametrize("crop_size", [256, 1024])
 def test_partial_contexts_lose_10_to_90_percent_of_their_timestamps(crop_size):
     num = 4000
     facts = draw(steady_row(5000), num, WEIGHTS[PARTIAL], crop_size).facts
@@ -246,18 +202,6 @@ def test_partial_contexts_lose_10_to_90_percent_of_their_timestamps(crop_size):
     assert shares.min() < 0.1 + rounding + 0.01
     assert shares.max() > 0.9 - rounding - 0.01
     assert abs(shares.mean() - 0.5) < most_deviation(num) + 0.2 / counts.min()
-
-
-def test_which_measurements_lose_their_timestamp_does_not_depend_on_their_time():
-    drawn = draw(steady_row(2000), 4000, WEIGHTS[PARTIAL])
-    shown = shown_in(drawn)
-    kept = ~shown.is_last
-    middle = (drawn.facts["first"] + drawn.facts["window"] / 2)[shown.context]
-    is_late = shown.item > middle
-    late = shown.is_timed[kept & is_late].mean()
-    early = shown.is_timed[kept & ~is_late].mean()
-    # In one context the shares of two halves of 60 differ with a standard deviation of 0.13.
-    assert abs(late - early) < 6 * 0.13 / math.sqrt(4000)
 
 
 # --- fields -------------------------------------------------------------------------------------
@@ -288,9 +232,9 @@ def test_fields_are_in_every_order_equally_often(mode):
 # --- strided windows ----------------------------------------------------------------------------
 
 
-@every_mode
 @pytest.mark.parametrize(
-    ("n", "ratio"), [(200, 1.0), (1000, 1.0), (3000, 0.5), (3000, 3.0), (20_000, 1.0)]
+    ("mode", "n", "ratio"),
+    [(FULL, 200, 1.0), (PARTIAL, 3000, 0.5), (NONE, 3000, 3.0), (FULL, 20_000, 1.0)],
 )
 def test_strides_are_powers_of_two_of_the_right_shares(mode, n, ratio):
     """A stride comes `ratio` times as often as half of it."""
@@ -322,29 +266,3 @@ def test_mixed_windows_keep_each_timestamp_with_probability_one_half():
     for parity in (0, 1):
         chosen = shown.is_timed[kept & (shown.place % 2 == parity)]
         assert abs(chosen.mean() - 0.5) < most_deviation(len(chosen)) + 0.002
-
-
-@every_mode
-def test_a_row_too_short_for_a_window_is_given_whole(mode):
-    for n in (1, 2, 20, 40):
-        row = steady_row(n)
-        drawn = draw(row, 20, WEIGHTS[mode], strided=True)
-        assert set(drawn.facts["num_measurements"].tolist()) == {n}
-        assert set(drawn.facts["first"].tolist()) == {0}
-        assert set(drawn.facts["window"].tolist()) == {1}
-        assert (drawn.facts["num_tokens"] < 1025).all()
-        assert_as_reference(row, drawn)
-
-
-@every_mode
-@pytest.mark.parametrize("n", [90, 1000])
-def test_strided_windows_reach_both_ends_of_a_row(mode, n):
-    """Windows of stride 1 take every measurement in turn, so none may be left out for good.
-
-    But the last one: it ends its context, and here all contexts are cut at the same place.
-    """
-    num = 8000
-    shown = shown_in(draw(steady_row(n), num, WEIGHTS[mode], strided=True))
-    found = np.bincount(shown.item, minlength=n)
-    never = np.flatnonzero(found[:-1] == 0)
-    assert never.size == 0, f"measurements {never.min()} to {never.max()} of {n} are never drawn"

@@ -1,24 +1,18 @@
 """Kinds of tokens, timestamp modes, queries and logarithmic RTTs."""
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from tests.support.contexts import contexts, measured
-from tests.support.drawn_contexts import WEIGHTS, contexts_of, draw, row_of
-from tests.support.evaluation_helpers import Stored, plain_kinds, plain_measurements, plain_queries
+from tests.support.evaluation_helpers import plain_kinds, plain_measurements, plain_queries
 from tests.support.evaluation_helpers import stored as stored
-from tests.support.helpers import canonical, make_run
-from tests.support.probe_rows_on_disk import CROP
+from tests.support.helpers import canonical
 from tests.support.properties import num_examples
-from training.rows.row_source import ProbeRowDataSource
-from training.sampler import ProbeRowSampler
-from training.tokens import kinds
 from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, parse
 from training.tokens.log_rtt import stored_codes, token_code, token_codes
-from training.tokens.tokenizer import decode, encode
+from training.tokens.tokenizer import encode
 
 
 def plain_mode(tokens: list[int]) -> str:
@@ -83,31 +77,6 @@ def test_tokens_are_parsed_as_plain_python_parses_them(segments: list[list[int]]
     ]
 
 
-def test_modes_are_those_that_were_drawn(stored: Stored) -> None:
-    source, sampler = ProbeRowDataSource(str(stored.folder)), ProbeRowSampler(crop_size=CROP)
-    contexts_ = [
-        context
-        for row in source
-        if not sampler.is_small(row)
-        for epoch in range(10)
-        for context in sampler.contexts(row, epoch)
-    ]
-    targets, segmentation = (
-        np.stack([context.example[name] for context in contexts_])
-        for name in ("targets", "targets_segmentation")
-    )
-    parsed = parse(targets, segmentation)
-    is_long = 1 + (parsed.kinds == kinds.START).sum(axis=1) >= kinds.MIN_MEASUREMENTS_FOR_MODE
-    assert (parsed.modes[~is_long, 0] == kinds.SHORT).all()
-    right: dict[str, list[bool]] = {"full": [], "partial": [], "none": []}
-    for number in np.flatnonzero(is_long):
-        drawn, told = contexts_[number].mode, MODE_CLASSES[parsed.modes[number, 0]]
-        right[drawn].append(told == drawn)
-    assert all(right["full"]) and all(right["none"]) and sum(map(len, right.values())) > 200
-    # Among ten measurements of mode partial there can be none without a timestamp, or none with.
-    assert np.mean(right["partial"]) > 0.9
-
-
 DAY_MS = 86_400_000.0
 WRITTEN = np.unique(encode_rtt(np.append(0, np.geomspace(1e-3, 49 * DAY_MS, 400_000))))
 IS_EXACT = decode_rtt(WRITTEN) <= 1048
@@ -138,21 +107,6 @@ def test_how_wide_first_bytes_are():
     assert len(np.unique(first)) == 256
 
 
-def test_the_second_byte_counts_the_rtts_of_a_first_byte():
-    told = token_codes(WRITTEN, True).astype(int)
-    for first in range(256):
-        seconds = told[told >> 8 == first] & 255
-        if first < 243:
-            assert seconds.tolist() == list(range(len(seconds))) and len(seconds) >= 16
-        else:  # the last one holds more than the 49 days that are written here
-            most = 256 if first < 255 else 200
-            assert len(seconds) > 256 and set(seconds.tolist()) >= set(range(most))
-    # Of common RTTs the same bytes come behind every first byte.
-    ms = decode_rtt(WRITTEN)
-    common = told[(ms >= 4.2) & (ms < 500)] & 255
-    assert 40 < common.max() < 48
-
-
 def test_a_failed_ping_stays_one_and_bytes_that_tell_no_rtt_are_read_as_the_next_lower():
     failed = np.array([FAILED_RTT])
     assert token_codes(failed, True) == FAILED_RTT == stored_codes(failed, True)
@@ -162,22 +116,3 @@ def test_a_failed_ping_stays_one_and_bytes_that_tell_no_rtt_are_read_as_the_next
     lower = told[np.searchsorted(told, never) - 1]
     assert len(never) > 30_000 and (lower < never).all()
     assert (stored_codes(never, True) == stored_codes(lower, True)).all()
-
-
-@pytest.mark.parametrize("mode", WEIGHTS)
-def test_contexts_differ_in_how_rtts_are_told_alone(mode: int):
-    row = row_of(make_run(900, seed=5))
-    plain, log = (
-        contexts_of(draw(row, 6, WEIGHTS[mode], log_rtt=log_rtt)) for log_rtt in (False, True)
-    )
-    for before, after in zip(plain, log, strict=True):
-        assert before != after
-        # The last measurement can be cut within its RTT.
-        assert decode(before)[:-1] == decode(after, log_rtt=True)[:-1]
-        codes = [
-            parse(np.array([tokens[1:]]), np.ones((1, len(tokens) - 1)), log_rtt)
-            .measurements["code"]
-            .tolist()[:-1]
-            for tokens, log_rtt in ((before, False), (after, True))
-        ]
-        assert codes[0] == codes[1]
