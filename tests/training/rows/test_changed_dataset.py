@@ -301,7 +301,7 @@ def write_good(dataset: Path, rows: Sequence[RowSpec]) -> Path:
     return folder if folder.exists() else write_dataset(folder, rows, "compact")
 
 
-@pytest.mark.parametrize(("variant", "feed"), zip(VARIANTS, itertools.cycle(FEEDS)))
+@pytest.mark.parametrize(("variant", "feed"), [*zip(VARIANTS, itertools.cycle(FEEDS))])
 @pytest.mark.parametrize("host_count", quick_and_slow([2, 8], [8]))
 def test_skipped_rows_on_hosts(spoilt: Spoilt, host_count: int, variant: str, feed: str) -> None:
     dataset, _, _ = spoilt

@@ -139,11 +139,11 @@ WHOLE = [0, *SRC_FIELD, *DST_FIELD, *RTT_FIELD, *TIME_FIELD]
         ([0, *SRC_FIELD, 2, *[11] * 16], "two fields for src_addr"),
         ([0, 10, *RTT_FIELD], "two fields for rtt_ms"),
         # Of a last measurement that is cut.
-        ([0, 1, 267, 11], ""),
-        ([0, 6], ""),
-        ([0, *SRC_FIELD, 1, 11], ""),
+        ([0, 1, 267, 11], "SRC_IPV4, but not all"),
+        ([0, 6], "TIMESTAMP_DELTA1, but"),
+        ([0, *SRC_FIELD, 1, 11], "two fields for src_addr"),
         # `encode` writes FAILED in its place, so `decode` would not be its inverse.
-        ([0, *SRC_FIELD, *DST_FIELD, 8, 266, 266], ""),
+        ([0, *SRC_FIELD, *DST_FIELD, 8, 266, 266], "RTT"),
     ],
 )
 def test_invalid_context(tokens, message):
