@@ -24,21 +24,36 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    """A folder with a training file and two evaluation sets, of which one has an overlap."""
+def write_corpus(folder: Path) -> Path:
+    """Writes a training file and two evaluation sets, of which one has an overlap."""
     texts = [f"document {number} has nothing to say of anything" for number in range(5)]
     documents = [{"id": f"d{number}", "text": text} for number, text in enumerate(texts)]
     shared = {"id": "d5", "text": f"We know that {SHARED}, and more."}
-    write_lines(tmp_path / "in/train.jsonl", *documents, shared, {"id": "d6"}, 7)
+    write_lines(folder / "in/train.jsonl", *documents, shared, {"id": "d6"}, 7)
     write_lines(
-        tmp_path / "eval/music-1a2b3c/test.jsonl",
+        folder / "eval/music-1a2b3c/test.jsonl",
         {"id": "m0", "text": SHARED},
         {"id": "m1", "text": "a text that is in no document at all, whoever looks for it"},
         {"id": "m2", "text": "?!"},
     )
-    write_lines(tmp_path / "eval/other.jsonl", {"id": "o0", "text": "nobody has written this yet"})
-    return tmp_path
+    write_lines(folder / "eval/other.jsonl", {"id": "o0", "text": "nobody has written this yet"})
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with the corpus, for tests that run the job."""
+    return write_corpus(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the corpus and what a run with `flags` writes; tests do not change it."""
+    from beam_pipeline.overlap.__main__ import main
+
+    folder = write_corpus(tmp_path_factory.mktemp("finished"))
+    assert main(flags(folder)) == 0
+    return folder
 
 
 def flags(corpus: Path | str, *more: str) -> list[str]:

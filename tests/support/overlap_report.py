@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from beam_pipeline.overlap.__main__ import main as run_job
 from beam_pipeline.overlap.report import __main__ as report
@@ -11,9 +10,6 @@ from beam_pipeline.overlap.report.contents import Report, contents
 from beam_pipeline.overlap.report.instances import Instance, read_instances
 from beam_pipeline.overlap.report.output import Output
 from tests.support.overlap_jobs import write_lines
-
-if TYPE_CHECKING:
-    pass
 
 Texts = Sequence[tuple[str | None, str]]  # ids and texts of a file
 _WORDS = [f"{one}{two}" for one in "bdfgklmnprst" for two in ("a", "e", "i", "o", "um", "ir")]

@@ -15,8 +15,6 @@ import pytest
 from beam_pipeline.convert import job
 from beam_pipeline.convert.__main__ import main
 from beam_pipeline.convert.options import MANIFEST, SUCCESS
-from beam_pipeline.jobs.output_folder import TEMP_FOLDER
-from beam_pipeline.jobs.output_lease import lock_folder
 from beam_pipeline.storage.files import checksum_text, size_and_checksum
 from tests.support.conversions import (
     flags_of,
@@ -87,8 +85,8 @@ def test_records_of_every_format_keep_their_order_and_are_counted(
     assert set(files_below(output)) == names
 
 
+@pytest.mark.slow
 def test_maxtext_reads_what_parquet_and_json_become(tmp_path: Path) -> None:
-    # It loads transformers, for seconds, which other test processes need not spend.
     from maxtext.input_pipeline.input_pipeline_utils import ParseFeatures
 
     rows = [{"text": f"row {n}", "ids": [n, n + 1]} for n in range(5)]
@@ -160,23 +158,16 @@ _damaged = _tfrecord(lambda data: data.replace(b"second", b"SECOND"))
 @pytest.mark.parametrize(
     ("write", "flags", "code", "message"),
     [
-        (_text("{}"), ["--input=nothing*"], 2, "nothing* matches no file"),
         (_truncated, [], 1, "x (row 1): it ends within record 1, after 5 of its 6 bytes"),
         (_damaged, [], 1, "x (row 1) cannot be converted, record_damaged"),
         (_text("{}\nno\n"), ["--record=json"], 1, "x (row 1) cannot be converted, json_invalid"),
-        (_text("a,b\n1,2\n"), [], 1, "neither Parquet nor TFRecord nor JSON lines"),
         (_text("{}"), ["--input_format=parquet"], 1, "cannot read"),
-        (_table(a=[1]), ["--fields=b"], 1, "x has 0 columns named 'b'"),
         (_table(a=[{"b": 1}]), [], 1, "the column 'a' of"),
-        (_table(a=[1]), ["--record=bytes"], 1, "--record=bytes takes strings or binary"),
-        (_table(a=["x"], b=["x"]), ["--record=bytes"], 2, "takes one column"),
         (_table(a=["x", None]), ["--record=bytes"], 1, "x (row 1) cannot be converted, value_null"),
         (_table(a=["x"]), ["--record=json"], 2, "--record=json is for JSON lines"),
         (_text("{}"), ["--fields=a"], 2, "requires --record=tf_example"),
-        (_text("{}"), ["--fields=a,"], 2, "--fields=a,"),
         (_text("{}"), ["--num_shards=1", "--shard_bytes=9"], 2, "both set the number of shards"),
         (_text("{}"), ["--array_record_options=brotly"], 2, "not understood by ArrayRecord"),
-        (_truncated, ["--record=tf_example"], 2, "whose records are copied"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -196,13 +187,11 @@ def test_invalid_conversion_is_one_line(
     assert files_below(output) == {}
 
 
-def test_output_in_use_or_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out"
     source.write_text('{"a": 1}\n{"a": 2}\n')
     flags = [f"--input={source}", f"--output={output}", ONE]
-    with lock_folder(str(output / TEMP_FOLDER), "lock", f"--output={output}"):
-        assert main(flags) == 2
-    assert "--output" in capsys.readouterr().err
+    output.mkdir()
     (output / "notes.txt").write_text("mine")
     assert main([*flags, "--num_shards=2"]) == 0
     assert main(flags) == 2
@@ -216,7 +205,7 @@ def test_output_in_use_or_finished(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("small_units")
-@pytest.mark.parametrize("name", ["a.jsonl", "c.parquet", "e.tfrecord.gz"])
+@pytest.mark.parametrize("name", ["c.parquet", "e.tfrecord.gz"])
 def test_input_file_changed_during_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

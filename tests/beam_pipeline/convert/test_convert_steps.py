@@ -107,17 +107,14 @@ def test_json_object_as_example() -> None:
     ("line", "reason"),
     [
         (b'{"a": {"b": 1}}', "field_unsuited"),
-        (b'{"a": [[1]]}', "field_unsuited"),
         (b'{"a": [1, "x"]}', "field_unsuited"),
         (b'{"a": [null]}', "field_unsuited"),
         (b'{"a": 1e300}', "number_out_of_range"),
-        (b'{"a": 9223372036854775808}', "number_out_of_range"),
         (b'{"a": ' + b"1" * 400 + b".5}", "number_out_of_range"),
         (b'{"a": "\\ud800"}', "utf8_invalid"),
         (b'{"b": 1}', "field_missing"),
         (b"[1]", "json_not_an_object"),
         (b'{"a": NaN}', "json_invalid"),
-        (b'{"a": "\xff"}', "json_invalid"),
         (b'{"a": 1} {', "json_invalid"),
         (b"[" * 200_000, "json_invalid"),
     ],
@@ -268,20 +265,6 @@ def test_shards_hold_every_record_in_order(
     assert [plan.first_record for plan in plans] == np.cumsum([0, *sizes[:-1]]).tolist()
     num_bytes = sum(map(len, records))
     assert len(plans) == (num_shards or max(1, math.ceil(num_bytes / shard_bytes)))
-
-
-@pytest.mark.parametrize("at", [0, 5, -1])
-def test_changed_staged_block(tmp_path: Path, at: int) -> None:
-    writer = BlockWriter(str(tmp_path), "unit")
-    writer.write([b"abcdef", b"ghijkl"])
-    writer.close()
-    (plan,) = plan_shards(writer.blocks, 1, 1)
-    path = Path(writer.blocks[0].table.path)
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ProbelineError, match="changed after it was written"):
-        list(read_part(plan.parts[0], ClaimReader()))
 
 
 def test_json_beyond_orjson(tmp_path: Path) -> None:

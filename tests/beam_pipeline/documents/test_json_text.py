@@ -11,7 +11,6 @@ from beam_pipeline.documents import json as document_json
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.json import read_batch
 from beam_pipeline.documents.json_records import Records, split_records
-from beam_pipeline.documents.json_text import MARK, cut_texts
 from tests.support.properties import num_examples
 
 PIECES = [*'a"\\/\b\f\n\r\t\x00\x1f\x7f\x85é\u2028\uffff日\U0001f600', "plain words " * 9, "x" * 63]
@@ -54,13 +53,6 @@ def test_plain_records_are_read_together(
     assert (batch.num_rows, batch.num_without_text) == (len(found), len(found) - len(rows))
 
 
-def test_what_is_cut_out_leaves_a_mark() -> None:
-    cut = cut_texts(join_records([b'{"a": 1, "text": "b\\u00e9"}', b'{"text": 2}', b"[3]"]), "text")
-    assert cut is not None
-    assert cut.others == [{"a": 1, "text": MARK}, {"text": 2}, [3]]
-    assert (cut.utf8.tobytes().decode(), cut.bounds.tolist()) == ("bé", [0, 3, 3, 3])
-
-
 GOOD = b'{"text": "good", "id": 1}'
 
 
@@ -70,15 +62,11 @@ GOOD = b'{"text": "good", "id": 1}'
         [b'{"text": "a"}, {"text": "b"}'],
         [b'{"text": "a", "x": [1', b'2], "text": "b"}'],
         [b'{"text": "a", "x": "', b'", "text": "b"}'],
-        [b"1, 2", b"3 4"],
         [b"]", b"["],
         [b'{"text": "a\\'],
-        [b'{"text": "\\u00'],
         [b'{"text": "\\ud83d'],
         [b'{"text": "', b'"}'],
-        [b'{"text": "a"'],
         [b'{"text":', b'"a"}'],
-        [b'{"te', b'xt": "a"}'],
     ],
 )
 def test_records_that_are_json_only_together_are_dead_letters(wrong: list[bytes]) -> None:
@@ -94,38 +82,3 @@ def test_a_field_may_have_any_name() -> None:
         record = json.dumps({"text": "no", name: "yes"}, ensure_ascii=name == "\ud800").encode()
         batch = read_batch("x", join_records([record]), 0, Fields(text=name))
         assert batch.utf8.tobytes() == b"yes"
-
-
-@given(st.lists(st.binary(max_size=70).map(lambda line: line.replace(b"\n", b""))), st.booleans())
-@settings(max_examples=num_examples(200))
-def test_lines_in_one_piece(lines: list[bytes], has_last_end: bool) -> None:
-    data = b"\n".join(lines) + b"\n" * has_last_end
-    for size in (1, 7, 10_000):
-        blocks = [data[at : at + size] for at in range(0, len(data), size)]
-        pieces = list(split_records(blocks, False, 1 << 20))
-        found = [line for piece in pieces for line in piece.each()]
-        assert found == [line for line in lines if line and not line.isspace()]
-        num_lines = len(data.split(b"\n")) - (data[-1:] in (b"", b"\n"))
-        assert sum(piece.num_blank for piece in pieces) == num_lines - len(found)
-        assert b"".join(piece.content for piece in pieces) == data
-        assert all(piece.data.endswith(bytes(64)) for piece in pieces)
-
-
-@pytest.mark.parametrize("size", [1, 3, 100])
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"abcdefg\nabcd\n\nabcde\nx", [b"abcde", b"abcd", b"abcde", b"x"]),
-        (b"\n       \nabcdefg", [b"abcde"]),
-        (b"[1234567,1234,12345,]", [b"12345", b"1234", b"12345", b""]),
-        (b" [ ] ", []),
-        (b"[1] \n       ", [b"1"]),
-        (b"[1234] \n       ", [b"1234"]),
-        (b" [12345]", [b"12345"]),
-    ],
-)
-def test_long_record_is_cut(data: bytes, expected: list[bytes], size: int) -> None:
-    blocks = [data[:3], *(data[at : at + size] for at in range(3, len(data), size))]
-    pieces = list(split_records(blocks, True, 4))
-    assert [record for piece in pieces for record in piece.each()] == expected
-    assert b"".join(piece.content for piece in pieces) == data

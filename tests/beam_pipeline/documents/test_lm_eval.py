@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.documents.lm_eval import SAMPLES, with_texts
+from beam_pipeline.documents.lm_eval import with_texts
 
 DOC = {"question": "What is the capital?", "choices": ["Ngerulmud", "Koror"], "subject": "of"}
 EXAMPLES = "About the capital of states.\n\nQ: And of what?\nA: Rome\n\n"
@@ -21,14 +21,10 @@ def sample(prompt: str, target: Any, continuations: list[Any], doc: Any = DOC) -
 @pytest.mark.parametrize(
     ("target", "continuations", "expected"),
     [
-        (1, [" A", " B"], "Koror"),
         (1, [" Ngerulmud", " Koror", " Palau"], "Koror"),
-        (2, [" A"], None),
         (-1, [" A", " B"], None),
-        ("7", [" 7"], "7"),
         (18, [{"until": ["\n"]}], 18),
         (True, [" yes", " no"], True),
-        ("yes", [" yes", " no"], "yes"),
     ],
 )
 def test_the_number_of_a_choice_is_its_text(
@@ -56,18 +52,3 @@ def test_what_is_no_sample_stays() -> None:
         "target": 1,
         "question": None,
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        ("m/samples_mmlu_anatomy_2026-10-01T00-00-00.jsonl", "mmlu_anatomy"),
-        ("samples_gsm8k_2024-05-01T10:11:12.123456.jsonl", "gsm8k"),
-        ("a/samples_x_2026.jsonl.gz", "x_2026"),
-        ("a/results_2026-10-01T00-00-00.json", None),
-        ("a_samples_x.jsonl", None),
-    ],
-)
-def test_names_of_samples(name: str, task: str | None) -> None:
-    found = SAMPLES.search(name)
-    assert (found and found["task"]) == task

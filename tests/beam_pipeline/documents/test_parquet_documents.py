@@ -56,11 +56,15 @@ def test_parquet_strings_that_are_no_utf8_are_dead_letters(tmp_path: Path) -> No
     raw = pa.array([b"a", b"\xff", None, b"\xed\xa0\x80", b"b\xc3"], pa.binary())
     _, bounds, data = raw.buffers()
     column = pa.StringArray.from_buffers(5, bounds, data, raw.buffers()[0])
-    pq.write_table(pa.table({"text": column, "id": list("vwxyz")}), tmp_path / "x.parquet")
-    found = seen(tmp_path / "x.parquet")
-    assert found.texts == {0: ("a", "v"), 3: ("\ud800", "y")}
-    assert found.letters == {1: ("utf8_invalid", "\\xff"), 4: ("utf8_invalid", "b\\xc3")}
-    assert (found.num_rows, found.num_without_text) == (5, 1)
+    nested = pa.StructArray.from_arrays([raw.cast(pa.binary_view())], ["text"])
+    columns = {"text": column, "raw": raw, "data": nested, "id": list("vwxyz")}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    for field in ("text", "raw", "data.text"):
+        found = seen(tmp_path / "x.parquet", **training_fields(field, "id")._asdict())
+        assert found.texts == {0: ("a", "v"), 3: ("\ud800", "y")}
+        values = ("", "") if field == "data.text" else ("\\xff", "b\\xc3")
+        assert found.letters == dict(zip((1, 4), (("utf8_invalid", each) for each in values)))
+        assert (found.num_rows, found.num_without_text) == (5, 1)
 
 
 def test_a_parquet_row_without_an_id_is_hashed_as_python_values(tmp_path: Path) -> None:
@@ -104,43 +108,6 @@ def test_a_parquet_file_without_such_texts_is_read_as_json_is(tmp_path: Path) ->
     pq.write_table(pa.table([["a"], ["b"]], ["text", "text"]), path)
     with pytest.raises(ProbelineError, match="has 2 columns named 'text'; it must be one"):
         seen(path)
-
-
-NESTED = [
-    {"id": "a", "meta": {"id": 7}, "messages": [{"role": "user", "content": "é 1"}], "title": "t"},
-    {"id": "b", "meta": None, "messages": [{"role": "system", "content": "no"}, None]},
-    {"id": "c", "meta": {"id": None}, "messages": None, "title": "u"},
-]
-
-
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [
-        ("messages.content", {0: ("é 1", "7"), 1: ("no", None)}),
-        ("messages[role=user|tool].content", {0: ("é 1", "7")}),
-        ("title, messages[].content", {0: ("t\né 1", "7"), 1: ("no", None), 2: ("u", None)}),
-    ],
-)
-def test_nested_fields_are_read_alike(tmp_path: Path, field: str, expected: object) -> None:
-    pq.write_table(pa.Table.from_pylist(NESTED), tmp_path / "x.parquet")
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in NESTED))
-    for name in ("x.parquet", "x.jsonl"):
-        found = seen(tmp_path / name, **training_fields(field, "meta.id")._asdict())
-        assert found.texts == expected and found.num_rows == 3 and not found.letters
-
-
-def test_binary_texts_are_utf8(tmp_path: Path) -> None:
-    values = [b"a", None, b"\xff", "é".encode()]
-    for dtype in (pa.binary(), pa.large_binary(), pa.binary_view()):
-        column = pa.array(values, dtype)
-        nested = pa.StructArray.from_arrays([column], ["text"])
-        pq.write_table(pa.table({"text": column, "data": nested}), tmp_path / "x.parquet")
-        for field in ("text", "data.text"):
-            found = seen(tmp_path / "x.parquet", **training_fields(field, "id")._asdict())
-            assert found.texts == {0: ("a", None), 3: ("é", None)}
-            assert [(row, letter[0]) for row, letter in found.letters.items()] == [
-                (2, "utf8_invalid")
-            ]
 
 
 def test_dates_beyond_those_of_python_have_a_place_in_an_id(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Documents of any format, cut anywhere, equal what a plain reader of the whole file sees."""
 
-import gzip
 import json
 import tempfile
 import tracemalloc
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, to_parquet
 from beam_pipeline.documents import json as document_json
-from beam_pipeline.documents.files import match_documents
 from beam_pipeline.documents.json_records import is_object, split_records
-from beam_pipeline.documents.reading import fields_of, read_texts
+from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage import lines as line_reading
 from tests.support.documents_read import BOM, COMPRESSIONS, LINES, cut, cuts, plainly, seen, texts
@@ -27,22 +25,17 @@ RECORDS_MADE_TO_DIFFER = [
     b"not json",
     b"[1]",
     b"null",
-    b'"text"',
     b"{}",
     b'{"text": null, "id": 1}',
     b'{"text": 5}',
-    b'{"text": ["a"]}',
     b'{"text": "a", "text": "b", "id": 1, "id": 2}',
     b'{"text": 1, "text": "b"}',
-    b'{"text": "b", "text": null}',
     b'{"\\u0074ext": "escaped", "id": "\\u00e9"}',
     b'{"text": "a", "score": NaN, "id": -Infinity}',
     b'{"text": "a", "id": 1e400}',
     b'{"text": "a", "id": 18446744073709551616}',
     b'{"text": "a", "id": 0.1, "other": 1e999}',
     b'{"text": "a", "id": [18446744073709551616, -9223372036854775809, 0.1]}',
-    b'{"text": "a", "id": -9223372036854775809}',
-    b'{"text": "a", "big": 18446744073709551616}',
     b'{"text": "a", "id": {"b": [1, null, true], "a": "x"}}',
     b'{"text": "\\ud800"}',
     b'{"text": "\\ud83d\\ude00 \\uD83D\\uDE00"}',
@@ -56,14 +49,11 @@ RECORDS_MADE_TO_DIFFER = [
     b'{"text": "\\/\\b\\f\\n\\r\\t\\"\\\\"}',
     b'{"text": "' + b"0123456789" * 7 + b'\\n"}',
     b'{"text": "\\u12g4"}',
-    b'{"text": "\\x"}',
     b'{"text": "\x01"}',
     b'{"text": "", "text": null}',
     b'{"text": "a", "text": 7}',
     b'{"about": {"text": "within"}}',
-    b'{"about": {"text": ""}}',
     b'{"about": {"text": "within"}, "text": "own"}',
-    b'{"text": "own", "about": {"text": "within"}}',
     b'{"kind": "text", "a\\"text": "b", "text":   "c"}',
     b'{"text": "cut',
     b'{"text": "a"} trailing',
@@ -156,9 +146,7 @@ def test_the_elements_of_an_array_are_records(
     ("data", "problem"),
     [
         (b'[{"text": "a"}, {"text": "b"', "does not end"),
-        (b'[{"text": "a"}] []', "follows the end"),
         (b"[" + b" " * 100 + b"] x", "follows the end"),
-        (b"[ ]" + b" " * 100 + b"x", "follows the end"),
     ],
 )
 def test_malformed_array(
@@ -212,15 +200,6 @@ def test_dead_letter_value_is_short(tmp_path: Path) -> None:
     ]
 
 
-def test_range_without_a_line_start_is_empty(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b'{"text": "' + b"x" * 1000 + b'"}\n{"text": "b"}\n')
-    units = cut([str(path)], unit_bytes=100)
-    counts = [sum(batch.num_rows for batch in read_texts(unit)) for unit in units]
-    assert counts == [1] + [0] * 9 + [1]
-    assert [unit.first_row for unit in units] == [0] + [None] * 10
-
-
 @given(
     st.lists(st.dictionaries(texts, texts | st.lists(st.integers()), min_size=1), min_size=2),
     st.sampled_from(["", "\n", " \r\n\n", "\x1e", "\n\x1e"]),
@@ -246,7 +225,7 @@ def test_objects_that_are_not_one_to_a_line(
     assert [json.loads(record) for record in found] == objects
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("begin", [b'{"id": 1} {"id": 2}\n', b'{"id": !} {"id": 2}\n'])
 def test_a_broken_object_of_a_sequence_takes_no_other_with_it(size: int, begin: bytes) -> None:
     good, first = b'{"id": 9, "text": "z"}', begin
@@ -282,28 +261,6 @@ def test_batch_size_is_bounded(tmp_path: Path) -> None:
         assert max(sizes) < 5 << 20 and sum(sizes) == 10_000_000
 
 
-def test_field_names_as_options(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b'{"text": 1, "body": "a", "id": 2, "key": 3}\n{"body": "\\ud800"}')
-    found = seen(path, text="body", id="key")
-    assert found.texts == {0: ("a", "3"), 1: ("\ud800", None)}
-    assert seen(path, text="body", id="body").texts[0] == ("a", "a")
-
-
-def test_field_names_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_bytes(b'broken\n[]\n{"content": 1, "key": 2}\n')
-    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'[{"a": "\\ud800"}]'))
-    (tmp_path / "empty.jsonl").write_bytes(b"")
-    pq.write_table(pa.table({"c": ["1"]}), tmp_path / "x.parquet")
-    for name, expected in [
-        ("x.jsonl", ["content", "key"]),
-        ("x.json.gz", ["a"]),
-        ("empty.jsonl", []),
-        ("x.parquet", ["c"]),
-    ]:
-        assert fields_of(*match_documents([str(tmp_path / name)])) == expected
-
-
 @pytest.mark.parametrize("compression", [".gz", ".zst"])
 def test_damaged_file(tmp_path: Path, compression: str) -> None:
     data = COMPRESSIONS[compression](LINES)
@@ -312,12 +269,9 @@ def test_damaged_file(tmp_path: Path, compression: str) -> None:
         path.write_bytes(damaged)
         with pytest.raises(ProbelineError, match=rf"^cannot read {path} \(row \d+\): [^\n]+$"):
             seen(path)
-    middle = len(data) // 2
-    path.write_bytes(data[:middle] + b"\xaa" * 20 + data[middle + 20 :])
     if compression == ".gz":  # Zstandard has a checksum only if it is asked for
-        with pytest.raises(ProbelineError, match=rf"^cannot read {path}"):
-            seen(path)
-        path.write_bytes(data[:10] + b"\xff" * 100)
+        middle = len(data) // 2
+        path.write_bytes(data[:middle] + b"\xaa" * 20 + data[middle + 20 :])
         with pytest.raises(ProbelineError, match=rf"^cannot read {path}"):
             seen(path)
     path.write_bytes(data + data)

@@ -9,7 +9,7 @@ import pytest
 
 from beam_pipeline.documents.batch import decode
 from beam_pipeline.documents.fields import Fields, record_hash
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.evaluation import (
     EvaluationRows,
     fingerprint_rows,
@@ -95,33 +95,10 @@ def test_rows_come_back_in_order(sets: list[str], tmp_path: Path) -> None:
     assert joined == [text.encode("utf-8", "surrogatepass") for text in texts_of(rows)]
 
 
-def test_two_sources_of_one_name(sets: list[str]) -> None:
-    again = [*sets, sets[0] + "/a.jsonl", f"mmlu={sets[1].partition('=')[2]}"]
-    files = match_evaluation(again)
-    assert [file.dataset for file in files] == ["mmlu", "mmlu", "maths", "mmlu"]
-    assert len(set(files)) == 4
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_a_limit_takes_the_first_rows_of_each_set(
-    sets: list[str], tmp_path: Path, limit: int
-) -> None:
+def test_a_limit_takes_the_first_rows_of_each_set(sets: list[str], tmp_path: Path) -> None:
     path = str(tmp_path / "rows.arrow")
-    write_rows(match_evaluation(sets), path, FIELDS, limit)
-    assert texts_of(EvaluationRows.open(path)) == [*["one", "a\ud800", "", "İ"][:limit], "two"]
-
-
-@pytest.mark.parametrize(
-    ("records", "has"),
-    [([{"question": "?", "answer": "!"}], "question, answer"), ([], "no fields")],
-)
-def test_a_set_without_texts_says_what_its_records_have(
-    sets: list[str], tmp_path: Path, records: list[dict[str, str]], has: str
-) -> None:
-    file = write_lines(tmp_path / "quiz/x.jsonl", *records)
-    message = f"evaluation set quiz .* have {has}.*--eval_text_field"
-    with pytest.raises(ProbelineError, match=message):
-        write_rows(match_evaluation([*sets, str(file)]), str(tmp_path / "rows.arrow"), FIELDS)
+    write_rows(match_evaluation(sets), path, FIELDS, 2)
+    assert texts_of(EvaluationRows.open(path)) == ["one", "a\ud800", "two"]
 
 
 def halves(text: str) -> list[tuple[str, int, int]]:
@@ -149,8 +126,9 @@ def test_fingerprint_depends_on_all_that_shapes_a_match(sets: list[str], tmp_pat
 
 def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
     texts = [f"text {number} " + "x" * (number % 7) * 3000 for number in range(3000)]
-    records = ({"id": number, "text": text} for number, text in enumerate(texts))
-    file = write_lines(tmp_path / "many/x.jsonl", *records)
+    records = [{"id": number, "text": text} for number, text in enumerate(texts)]
+    again = [{"id": 5, "text": "another"}, records[6]]  # an id of two texts, and a row twice
+    file = write_lines(tmp_path / "many/x.jsonl", *records, *again)
     path = str(tmp_path / "rows.arrow")
     write_rows(match_evaluation([str(file)]), path, FIELDS)
     rows = EvaluationRows.open(path)
@@ -158,6 +136,7 @@ def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
     some = sorted(np.random.default_rng(0).integers(0, 3000, 50).tolist())
     assert column(rows, "text", some) == [texts[number] for number in some]
     assert column(rows, "instance_id", some) == list(map(str, some))
+    assert rows.count_repeated_ids() == 1
 
 
 # --- names and paths ----------------------------------------------------------------------------
@@ -167,16 +146,11 @@ def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
     ("path", "name"),
     [
         ("gs://bucket/evals/mmlu-dolma-1a2b3c", "mmlu"),
-        ("gs://bucket/evals/mmlu-dolma-1a2b3c/part-0.jsonl.gz", "mmlu"),
         ("gs://bucket/evals/mmlu-dolma-1a2b3c/**/x[0-9]/*.json", "mmlu"),
         ("gs://bucket/evals/gsm8k*/main.parquet", "evals"),
-        ("gs://bucket", "bucket"),
-        ("/evals/gsm8k-main-abcdef", "gsm8k-main"),
         ("/evals/gsm8k-main-abcdefa", "gsm8k-main-abcdefa"),
-        ("/evals/gsm8k-dolma-v2", "gsm8k-dolma-v2"),
         ("/evals/gsm8k-1a2b3c-dolma", "gsm8k-1a2b3c"),
         ("/evals/-dolma", "-dolma"),
-        ("/evals/gsm8k/test.jsonl.zst", "gsm8k"),
     ],
 )
 def test_name_of_a_folder(path: str, name: str) -> None:
@@ -196,32 +170,21 @@ def test_name_of_an_existing_folder_with_wildcards(tmp_path: Path) -> None:
     assert dataset_name(f"{tmp_path}/arc[1]-dolma") == "arc[1]"
 
 
-@pytest.mark.parametrize("path", ["/", "/test.jsonl", "/*.jsonl"])
-def test_path_without_a_folder_needs_a_name(path: str) -> None:
+def test_path_without_a_folder_needs_a_name() -> None:
     with pytest.raises(UsageError, match=r"no folder .*NAME=/"):
-        dataset_name(path)
+        dataset_name("/test.jsonl")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("mmlu=gs://b/x", EvaluationSource("mmlu", "gs://b/x")),
-        ("my set=/e/a=b.jsonl", EvaluationSource("my set", "/e/a=b.jsonl")),
         ("/e/lang=en/x.jsonl", EvaluationSource("lang=en", "/e/lang=en/x.jsonl")),
         ("gs://b/lang=en", EvaluationSource("lang=en", "gs://b/lang=en")),
-        ("/e/mmlu-dolma-1a2b3c", EvaluationSource("mmlu", "/e/mmlu-dolma-1a2b3c")),
     ],
 )
 def test_given_name(text: str, expected: EvaluationSource) -> None:
     assert parse_evaluation_source(text) == expected
-
-
-@pytest.mark.parametrize(("text", "problem"), [("=/e/x", "no name"), ("mmlu=", "no path")])
-def test_source_without_name_or_path(text: str, problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        parse_evaluation_source(text)
-    with pytest.raises(UsageError, match="no path"):
-        parse_evaluation_source("")
 
 
 def test_folders_of_one_name_are_different_sets() -> None:

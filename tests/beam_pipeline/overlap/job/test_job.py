@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import config, gathering, scanning
+from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results import counts, match_files, row_overlaps
 from beam_pipeline.overlap.results.layout import DOCUMENTS, MATCHES, NOT_LOOKED_UP
@@ -21,7 +22,7 @@ from beam_pipeline.overlap.results.rules import PUBLISHED, threshold_rule
 from benchmarks.engine_servers import Flink
 from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import quick_and_slow
-from tests.support.overlap_corpus import Corpus, make_corpus
+from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import EvalRow, Options, TrainRow
 from tests.support.overlap_runs import check, files_of, flags_of, outputs_of, run, write_rows
 
@@ -113,9 +114,7 @@ def test_the_precise_preset_finds_what_brute_force_finds(tmp_path: Path, monkeyp
 
 
 # The others differ in one option, which a case of these has among several.
-@pytest.mark.parametrize(
-    "seed", quick_and_slow(range(len(CASES)), (1, 2, 3, 4, 8, 9, 12, 13, 14, 15, 16))
-)
+@pytest.mark.parametrize("seed", quick_and_slow(range(len(CASES)), (1, 2, 8, 9, 12, 13, 14, 15)))
 def test_a_run_finds_what_brute_force_finds(seed: int, tmp_path: Path, monkeypatch) -> None:
     compare_with_brute_force(seed, tmp_path, monkeypatch)
 
@@ -141,61 +140,43 @@ def test_flink_finds_what_brute_force_finds(tmp_path: Path, monkeypatch, flink: 
     compare_with_brute_force(8, tmp_path, monkeypatch, *flink.flags())
 
 
-@pytest.mark.slow
-def test_several_processes_write_the_same_bytes(tmp_path: Path) -> None:
-    corpus = make_corpus(tmp_path, 3, num_files=5)
-    run(corpus, tmp_path / "one", "--ngram_length=2")
-    run(corpus, tmp_path / "two", "--ngram_length=2", "--processes=2")
-    one, two = files_of(tmp_path / "one"), files_of(tmp_path / "two")
-    for files in (one, two):
-        del files["progress/progress_summary.json"]
-    assert one == two
-
-
-FEW = ["--ngram_length=1,2", "--max_document_frequency=3", "--max_details=4"]
-
-
-@pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, dict[str, Any]]:
-    """A corpus, and what a run of it with the flags FEW writes."""
-    folder = tmp_path_factory.mktemp("once")
-    corpus = make_corpus(folder, 11, num_files=4)
-    run(corpus, folder / "out", *FEW)
-    return corpus, files_of(folder / "out")
-
-
-@pytest.mark.parametrize(
-    "step", ["write_results", "expand", "write_evaluation_rows", "count_ngrams"]
-)
-def test_a_step_that_is_repeated_changes_nothing(
-    once: tuple[Corpus, dict[str, Any]], tmp_path: Path, monkeypatch, step: str
-) -> None:
+def test_steps_that_are_repeated_change_nothing(tmp_path: Path, monkeypatch) -> None:
     """As when a worker is lost after its work and before its answer."""
-    corpus, wanted = once
-    function = getattr(gathering, step)
+    corpus = make_corpus(tmp_path, 11, num_files=4)
+    flags = ["--ngram_length=1,2", "--max_document_frequency=3", "--max_details=4"]
+    run(corpus, tmp_path / "once", *flags)
+    for step in ("write_results", "expand", "write_evaluation_rows", "count_ngrams"):
+        monkeypatch.setattr(gathering, step, done_twice(getattr(gathering, step)))
+    run(corpus, tmp_path / "twice", *flags)
+    once, twice = (
+        {name: data for name, data in files_of(folder).items() if "tmp/work/" not in name}
+        for folder in (tmp_path / "once", tmp_path / "twice")
+    )
+    assert once == twice and len(once) > 10
+    assert not (tmp_path / "twice" / ".probeline-temp").exists()
 
+
+def done_twice(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def twice(*args, **kwargs):
         if isinstance(result := function(*args, **kwargs), Iterator):
             list(result)
         return function(*args, **kwargs)
 
-    monkeypatch.setattr(gathering, step, twice)
-    run(corpus, tmp_path / "twice", *FEW)
-    again = files_of(tmp_path / "twice")
-    assert {name: wanted[name] for name in wanted if "tmp/work/" not in name} == {
-        name: again[name] for name in again if "tmp/work/" not in name
-    }
-    assert not (tmp_path / "twice" / ".probeline-temp").exists()
+    return twice
 
 
-def test_objects_are_read_and_written(tmp_path: Path, gcs: Gcs) -> None:
+def test_objects_are_read_and_written(
+    tmp_path: Path, gcs: Gcs, monkeypatch, capsys: pytest.CaptureFixture
+) -> None:
+    """And a finished result is returned, unless an object has been written again."""
     corpus = make_corpus(tmp_path / "in", 7, num_files=4)
     bucket = gcs.make_bucket()
     gcs.upload(tmp_path / "in", f"{bucket}/in")
     local = str(tmp_path / "in")
     flags = [flag.replace(local, f"{bucket}/in") for flag in corpus.flags]
-    assert main([*flags, f"--output_path={bucket}/out", "--ngram_length=2", "--num_shards=2"]) == 0
+    flags += [f"--output_path={bucket}/out", "--ngram_length=2", "--num_shards=2"]
+    assert main(flags) == 0
     run(corpus, tmp_path / "out", "--ngram_length=2", "--num_shards=2")
     written = stored_objects(f"{bucket}/out")
     expected = files_of(tmp_path / "out")
@@ -203,6 +184,11 @@ def test_objects_are_read_and_written(tmp_path: Path, gcs: Gcs) -> None:
     name = "stats/overlap_details.jsonl.gz"
     there = gzip.decompress(written[name]).replace(f"{bucket}/in".encode(), local.encode())
     assert there == gzip.decompress(expected[name])
+    monkeypatch.setattr(overlap_pipeline, "build", lambda *_: pytest.fail("the job ran"))
+    assert main([*flags, "--skip_existing"]) == 0
+    gcs.upload(tmp_path / "in/train", f"{bucket}/in/train")  # a new generation
+    assert main([*flags, "--skip_existing"]) == 2
+    assert ", of --input_path, was " in capsys.readouterr().err
 
 
 # Flags, and the digest of the files that earlier versions wrote for a fixed corpus.

@@ -1,6 +1,5 @@
 """Overlap runs that are killed: another run goes on with them, to the same bytes."""
 
-import gzip
 import os
 import subprocess
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.overlap_corpus import Corpus, make_corpus
-from tests.support.overlap_runs import files_of, summary_of
+from tests.support.overlap_runs import files_of
 from tests.support.repository import ROOT
 from tests.support.warm_python import warm_python
 
@@ -115,19 +114,3 @@ def test_other_options_do_not_resume(tmp_path: Path, change: str) -> None:
     assert again.returncode == 0, again.stderr
     assert files_of(tmp_path / "out") == files_of(tmp_path / "anew")
     assert bool(units_read(again)) == (change != "none")
-
-
-@pytest.mark.slow
-def test_match_files_stay_if_details_were_left_out(tmp_path: Path) -> None:
-    """So that a run that counts first can write them without reading the training data again."""
-    corpus = make_corpus(tmp_path, 21)
-    in_a_process(corpus, tmp_path / "out", UNHARMED, "--ngram_length=2", "--max_details=0")
-    counts = summary_of(tmp_path / "out")["counts"]
-    assert counts["details"] == 0 and counts["details_left_out"] > 0
-    flags = ["--ngram_length=2", "--skip_existing", "--overwrite"]
-    again = in_a_process(corpus, tmp_path / "out", UNHARMED, *flags)
-    assert again.returncode == 0 and units_read(again) == []
-    in_a_process(corpus, tmp_path / "anew", UNHARMED, "--ngram_length=2")
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "anew")
-    details = (tmp_path / "out" / "stats" / "overlap_details.jsonl.gz").read_bytes()
-    assert len(gzip.decompress(details)) == counts["detail_bytes"]

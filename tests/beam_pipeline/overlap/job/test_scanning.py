@@ -30,22 +30,13 @@ def scanned(number: int, num_rows: int, first_row: int | None, num_files: int) -
     return ScannedUnit(unit._replace(number=number), paths, summary)
 
 
-@pytest.mark.parametrize("num_index_shards", [1, 3])
-def test_rows_of_a_unit_follow_those_of_the_units_before(num_index_shards: int) -> None:
-    units = [
-        scanned(at, size, None if at else 0, num_index_shards)
-        for at, size in enumerate([3, 0, 5, 7])
-    ]
+def test_rows_of_a_unit_follow_those_of_the_units_before() -> None:
+    units = [scanned(at, size, None if at else 0, 3) for at, size in enumerate([3, 0, 5, 7])]
     shuffled = random.Random(0).sample(units, len(units))
     found = list(number_rows(shuffled))
     assert [each._replace(row_offset=0) for each in found] == units
     assert [each.row_offset for each in found] == [0, 3, 3, 8]
     assert [each.name for each in found] == [f"000004-00000{at}" for at in range(4)]
-
-
-def test_rows_that_are_known_are_not_moved() -> None:
-    found = list(number_rows(scanned(at, 5, 5 * at, 1) for at in range(3)))
-    assert [each.row_offset for each in found] == [0, 0, 0]
 
 
 def test_work_units_are_keyed_by_group(tmp_path: Path) -> None:
@@ -87,11 +78,9 @@ def test_a_group_is_scanned_with_one_index_shard_after_the_other(
 # --- progress -----------------------------------------------------------------------------------
 
 
-def heartbeat(folder: Path, file_number: int = 0, number: int = 0, shard: int = 0) -> Heartbeat:
-    version = FileVersion("corpus/a.jsonl", 100, 0)
-    file = InputFile(version, "jsonl", number=file_number)
-    unit = WorkUnit(file, number, 1, 0, 100)
-    return Heartbeat(str(folder), str(folder / "temp"), unit, shard)
+def heartbeat(folder: Path) -> Heartbeat:
+    file = InputFile(FileVersion("corpus/a.jsonl", 100, 0), "jsonl", number=0)
+    return Heartbeat(str(folder), str(folder / "temp"), WorkUnit(file, 0, 1, 0, 100), 0)
 
 
 def read(records: int, text_bytes: int, ngrams: int, overlaps: int) -> tuple[Any, Any]:
@@ -122,13 +111,3 @@ def test_a_heartbeat_is_written_over_while_the_work_goes_on(tmp_path: Path, monk
     assert line["is_done"] and line["records"] == 15
     heartbeat(tmp_path).finish()  # a retry counts from the beginning
     assert [line["records"] for line in lines(tmp_path).values()] == [0]
-
-
-def test_every_scan_of_a_work_unit_has_a_file_of_its_own(tmp_path: Path) -> None:
-    pieces = [(file, unit, shard) for file in (0, 1) for unit in (0, 1) for shard in (0, 1)]
-    for piece in pieces:
-        heartbeat(tmp_path, *piece).finish()
-    names = set(lines(tmp_path))
-    assert len(names) == len(pieces)
-    assert {"progress-00001.jsonl", "progress-00002.jsonl", "progress-00001-00002.jsonl"} <= names
-    assert "progress-00002-00002-pass-00002.jsonl" in names

@@ -39,14 +39,9 @@ def test_a_tokenizer_that_cannot_split_a_script_is_a_warning(
     assert summary["counts"]["matches"] > 0 and not summary["warnings"]
 
 
-@pytest.mark.parametrize(("num_rows", "num_warnings"), [(15, 0), (16, 1)])
-def test_many_rows_of_long_tokens_are_a_warning(
-    tmp_path: Path, num_rows: int, num_warnings: int
-) -> None:
-    rows = [{"text": "_".join(["word"] * 50) + f"_{at} more"} for at in range(num_rows)]
+def test_many_rows_of_long_tokens_are_a_warning(tmp_path: Path) -> None:
+    rows = [{"text": "_".join(["word"] * 50) + f"_{at} more"} for at in range(16)]
     write_lines(tmp_path / "eval/test.jsonl", *rows, {"text": "a row of words"})
     write_lines(tmp_path / "in/train.jsonl", {"text": "a text of words"})
-    warnings = run(tmp_path, "--tokenizer=whitespace")["warnings"]
-    assert len(warnings) == num_warnings
-    for warning in warnings:
-        assert "16 of 17 evaluation rows have more than 40 bytes a token" in warning
+    (warning,) = run(tmp_path, "--tokenizer=whitespace")["warnings"]
+    assert "16 of 17 evaluation rows have more than 40 bytes a token" in warning

@@ -71,24 +71,6 @@ def test_sections_find_what_the_whole_text_has(
     assert whole.num_ngrams >= len(whole.starts)
 
 
-def test_sections_overlap_by_the_beginning_of_an_ngram() -> None:
-    utf8, bounds = text_buffers(["x", "the quick, brown fox jumps over", "y z"])
-    with small_pieces(6):
-        found = list(sections_of(utf8, bounds, DEFAULT, 2))
-    assert [(section.first, section.utf8.tobytes()) for section in found] == [
-        (0, b"x"),
-        (1, b"the quick"),
-        (1, b"the quick, brown fox"),
-        (1, b"brown fox jumps over"),
-        (2, b"y z"),
-    ]
-    assert [(section.place, section.known_bytes) for section in found[1:4]] == [
-        (0, 0),
-        (0, 9),
-        (11, 9),
-    ]
-
-
 def test_section_size_is_bounded() -> None:
     text = "Ünï ΣΑΣ " * 20_000
     utf8, bounds = text_buffers([text])

@@ -55,11 +55,6 @@ def original(text: str) -> list[str]:
 @settings(max_examples=num_examples(2000))
 def test_default_tokens_are_lower_and_split(text: str) -> None:
     assert [token.text for token in DEFAULT.tokenize(text)] == original(text)
-
-
-@given(texts)
-@settings(max_examples=num_examples(1000))
-def test_ranges_hold_the_original_of_tokens(text: str) -> None:
     for token in DEFAULT.tokenize(text):
         there = text[token.start : token.end]
         assert there.lower().replace("ς", "σ") == token.text.replace("ς", "σ")
@@ -75,22 +70,16 @@ def same(text: str, tokenizer: Tokenizer) -> None:
     assert len(by_hash) == len({token.text for token in plain})
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-@given(text=texts)
-@example(":\x01 \x00 \x00\x00 aaaaaaaa aaaaaaai\x00")  # of lengths that a byte could make up for
-@settings(max_examples=num_examples(1000))
-def test_compiled_tokens_equal_the_reference(name: str, text: str) -> None:
-    same(text, TOKENIZERS[name])
-
-
 RUNS = [*ODD, "İ世" * 20, "a世" * 9, "The Quick,  brown-fox. ", "Ünï, "]
 RUNS += ["a" * 15, "B_" * 9, "[@`{" * 17, "x" * 70]
+runs = st.lists(st.sampled_from(RUNS), max_size=30).map("".join)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@given(texts=st.lists(st.lists(st.sampled_from(RUNS), max_size=30).map("".join), max_size=4))
-@settings(max_examples=num_examples(300))
-def test_tokens_found_in_blocks_equal_the_reference(name: str, texts: list[str]) -> None:
+@given(texts=st.lists(texts | runs, max_size=4))
+@example([":\x01 \x00 \x00\x00 aaaaaaaa aaaaaaai\x00"])  # of lengths that a byte could make up for
+@settings(max_examples=num_examples(500))
+def test_compiled_tokens_equal_the_reference(name: str, texts: list[str]) -> None:
     """Also where a block ends in another document, or beyond the last one."""
     tokenizer = TOKENIZERS[name]
     for text in texts:
@@ -205,9 +194,6 @@ def test_ngram_hashes_are_equal_iff_ngrams_are(words: list[str], n: int) -> None
     joined = [" ".join(words[at : at + n]) for at in range(len(words) - n + 1)]
     assert len(hashes) == len(joined)
     assert len(set(hashes)) == len(set(joined)) == len(set(zip(hashes, joined, strict=True)))
-
-
-def test_ngram_hashes_of_another_n_differ() -> None:
     assert len({ngram_hashes(np.zeros(4, np.uint64), n)[0] for n in (1, 2, 3, 4)}) == 4
 
 
@@ -245,9 +231,7 @@ def raising(error: BaseException):
     ("function", "message"),
     [
         (raising(RuntimeError("boo\nhoo")), "with RuntimeError: boo hoo; correct"),
-        (raising(SystemExit(3)), "with SystemExit: 3"),
         (lambda text: text, "returns 'a' for a text of 3 characters"),
-        (lambda text: [(b"a", 0, 1)], "returns"),
         (lambda text: [("a", -1, 1)], "start and end in the text"),
         (lambda text: [("a", 2, 1)], "start and end in the text"),
         (lambda text: [("a", 0, 4)], "start and end in the text"),
@@ -261,7 +245,7 @@ def test_invalid_result_of_a_user_tokenizer(function, message: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["defualt", ":x", "no.such:f", "os:nothing", "os:sep", "x\0:y"])
+@pytest.mark.parametrize("name", ["defualt", "no.such:f", "os:nothing", "os:sep"])
 def test_invalid_tokenizer(name: str) -> None:
     reason = "(is unknown|cannot be imported|not a function)"
     with pytest.raises(UsageError, match=rf"^--tokenizer={name}.* {reason}"):

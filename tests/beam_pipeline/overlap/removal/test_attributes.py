@@ -31,14 +31,6 @@ def attributes(folder: Path, output: str, *flags: str) -> int:
     return write_attributes([*paths, "--direct_num_workers=1", *flags])
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("found")
-    write_corpus(folder)
-    find_in(folder, "in", "out")
-    return folder
-
-
 def test_parquet_has_a_row_for_every_record(found: Path) -> None:
     assert attributes(found, "attributed", "--overwrite") == 0
     folder = found / "attributed/attributes/overlap"
@@ -89,40 +81,6 @@ def write_dolma_corpus(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_lines_of_dolma_are_those_of_the_documents(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    documents = write_dolma_corpus(tmp_path)
-    find_in(tmp_path, "documents", "out")
-    assert attributes(tmp_path, ".", "--format=dolma", "--attribute_name=quiz-1") == 0
-    for name in ("a.jsonl", "deep/b.jsonl.gz", "c.json.zst"):
-        lines = plain(tmp_path / "attributes/quiz-1" / name).splitlines()
-        for line, document in zip(map(json.loads, lines), documents, strict=True):
-            assert line["id"] == document["id"]
-            text, found = document["text"], line["attributes"]
-            spans = found["quiz-1__spans"]
-            assert [text[start:end].lower() for start, end, _ in spans] == [SHARED] * len(spans)
-            if not spans:
-                assert list(found) == ["quiz-1__spans"]
-                continue
-            assert [score for *_, score in spans] == [1.0] * len(spans)
-            coverage = len(spans) * len(SHARED) / len(text)
-            assert found["quiz-1__coverage"] == [[0, len(text), coverage]]
-            assert found["quiz-1__set__quiz"] == [[0, len(text), 1.0]]
-    assert attributes(tmp_path, ".", "--format=dolma", "--attribute_name=quiz-1") == 2
-    assert "holds a finished set of attributes" in capsys.readouterr().err
-    find_in(tmp_path, "in", "out")
-    capsys.readouterr()
-    assert attributes(tmp_path, ".", "--format=dolma", "--attribute_name=b") == 2
-    assert "e.parquet: Dolma reads JSON lines" in capsys.readouterr().err
-    (tmp_path / "in/e.parquet").unlink()
-    find_in(tmp_path, "in", "out")
-    assert attributes(tmp_path, ".", "--format=dolma", "--attribute_name=b") == 1
-    assert "f.json is a JSON array" in capsys.readouterr().err
-    assert attributes(tmp_path, ".", "--attribute_name=a/b") == 2
-
-
-@pytest.mark.slow
 def test_dolmas_mixer_reads_them(tmp_path: Path, dolma: Path) -> None:
     documents = write_dolma_corpus(tmp_path)
     find_in(tmp_path, "documents", "out")
@@ -139,6 +97,11 @@ def test_dolmas_mixer_reads_them(tmp_path: Path, dolma: Path) -> None:
     }
     (tmp_path / "mix.json").write_text(json.dumps({"streams": [stream]}))
     subprocess.run([dolma, "-c", str(tmp_path / "mix.json"), "mix"], check=True)
+    written = list(map(json.loads, plain(tmp_path / "attributes/overlap/a.jsonl").splitlines()))
+    assert [line["id"] for line in written] == [document["id"] for document in documents]
+    whole = [[0, len(documents[1]["text"]), 1.0]]
+    assert written[1]["attributes"]["overlap__set__quiz"] == whole
+    assert list(written[0]["attributes"]) == ["overlap__spans"]
     lines = gzip.decompress((tmp_path / "mixed/clean-0000.json.gz").read_bytes()).splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     assert texts == [documents[0]["text"], f"{AROUND}. [gone]! {AROUND}\u00e9"] * 3

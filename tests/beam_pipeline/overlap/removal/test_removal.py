@@ -1,16 +1,16 @@
 """Clean corpora: what stays is as it was, counts add up, and a second run finds nothing."""
 
+import contextlib
 import io
 import json
 import os
 import re
 import shutil
 import sys
-import zlib
 from collections import Counter
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -21,17 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.overlap.__main__ import main as search
 from beam_pipeline.overlap.attributes import main as write_attributes
 from beam_pipeline.overlap.ngrams.token_texts import Tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, piece_id, reach_into
-from beam_pipeline.overlap.removal.rewriting import compressed, rewrite_json
+from beam_pipeline.overlap.removal.rewriting import rewrite_json
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.report.__main__ import main as report
-from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS, TRAIN_FILES
+from beam_pipeline.overlap.results.layout import DOCUMENTS, TRAIN_FILES
 from beam_pipeline.storage.lines import compression_of
-from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import merged, ngrams
 from tests.support.peak_memory import peak_memory
 from tests.support.properties import num_examples
@@ -46,32 +44,40 @@ from tests.support.removal_corpus import (
     plain,
     texts_of,
     write_as,
-    write_corpus,
     write_evaluation,
 )
 
 
-def clean(folder: Path, *flags: str) -> int:
-    paths = [f"--result_path={folder}/out", f"--output_path={folder}/clean"]
+def clean(folder: Path, *flags: str, output: str = "clean") -> int:
+    paths = [f"--result_path={folder}/out", f"--output_path={folder}/{output}"]
     return remove([*paths, "--direct_num_workers=1", *flags])
 
 
-def manifest_of(folder: Path) -> dict[str, Any]:
-    return orjson.loads((folder / "clean/removal_manifest.json").read_bytes())
+def manifest_of(output: Path) -> dict[str, Any]:
+    return orjson.loads((output / "removal_manifest.json").read_bytes())
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("found")
-    write_corpus(folder)
-    find_in(folder, "in", "out")
-    return folder
+class Cleaned(NamedTuple):
+    """A clean corpus, the mode of its removal, and what the command printed."""
+
+    output: Path
+    mode: str
+    printed: str
 
 
-@pytest.mark.parametrize("mode", ["document", "split", "mask"])
-def test_clean_corpus_has_no_overlap_left(found: Path, mode: str) -> None:
-    assert clean(found, f"--remove={mode}", "--overwrite", "--min_piece_chars=20") == 0
-    folder = found / "clean/documents"
+@pytest.fixture(scope="module", params=["document", "split", "mask"])
+def cleaned(found: Path, request: pytest.FixtureRequest) -> Cleaned:
+    mode, printed = request.param, io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert (
+            clean(found, f"--remove={mode}", "--min_piece_chars=20", "--overwrite", output=mode)
+            == 0
+        )
+    return Cleaned(found / mode, mode, printed.getvalue())
+
+
+def test_clean_corpus_has_no_overlap_left(found: Path, cleaned: Cleaned) -> None:
+    mode, folder = cleaned.mode, cleaned.output / "documents"
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
     assert names == [
         *("a.jsonl", "b.jsonl.gz", "d.jsonl", "deep/c.json.zst", "e.parquet", "f.json")
@@ -102,23 +108,21 @@ def test_clean_corpus_has_no_overlap_left(found: Path, mode: str) -> None:
     kept = {"document": [], "split": [], "mask": [b' {"text":"\\u00e9 ' + MASK + b'"} ']}[mode]
     array = b",".join([*ELEMENTS[:2], *kept, ELEMENTS[3]])
     assert (folder / "f.json").read_bytes() == b"\xef\xbb\xbf [%b\n]\n" % array
-    find_in(found, "clean/documents", "again")
-    assert len(pq.read_table(found / "again/stats/overlap_documents.parquet")) == 0
+    find_in(found, f"{mode}/documents", f"again-{mode}")
+    assert len(pq.read_table(found / f"again-{mode}" / DOCUMENTS)) == 0
 
 
 def chars_of(texts: list[str | None]) -> int:
     return sum(len(text) for text in texts if text)
 
 
-@pytest.mark.parametrize("mode", ["document", "split", "mask"])
-def test_manifest_counts(found: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
-    assert clean(found, f"--remove={mode}", "--overwrite", "--min_piece_chars=20") == 0
-    manifest = manifest_of(found)
+def test_manifest_counts(found: Path, cleaned: Cleaned) -> None:
+    manifest = manifest_of(cleaned.output)
     total, of_quiz = Counter[str](), Counter[str]()
     for file in manifest["files"]:
         path = Path(file.pop("path"))
         before = texts_of(path)
-        after = texts_of(found / "clean/documents" / path.relative_to(found / "in"))
+        after = texts_of(cleaned.output / "documents" / path.relative_to(found / "in"))
         assert len(before) == file["records_in"] == file["records_kept"] + file["records_removed"]
         assert len(after) == file["records_out"]
         assert chars_of(before) == file["chars_in"] == file["chars_kept"] + file["chars_removed"]
@@ -133,62 +137,20 @@ def test_manifest_counts(found: Path, capsys: pytest.CaptureFixture[str], mode: 
     kept = of_quiz["contaminated_chars_kept"]
     assert of_quiz["contaminated_chars"] == kept + of_quiz["chars_removed"]
     assert of_quiz["contaminated"] == of_quiz["changed"] + of_quiz["records_removed"]
-    printed = capsys.readouterr().out
-    assert f"21 records: 16 untouched, {counts['changed']} changed to" in printed
-    assert f"{counts['chars_kept']:,} kept, {counts['chars_removed']:,} removed" in printed
+    assert f"21 records: 16 untouched, {counts['changed']} changed to" in cleaned.printed
+    assert f"{counts['chars_kept']:,} kept, {counts['chars_removed']:,} removed" in cleaned.printed
 
 
 def test_documents_of_less_coverage_stay(found: Path) -> None:
     """The array's one text is mostly shared, that of other files is not."""
-    assert clean(found, "--remove=document", "--overwrite", "--min_coverage=0.5") == 0
+    assert clean(found, "--remove=document", "--min_coverage=0.5", output="less") == 0
     for name in ("a.jsonl", "b.jsonl.gz", "deep/c.json.zst"):
-        assert plain(found / "clean/documents" / name) == plain(found / "in" / name)
-    assert texts_of(found / "clean/documents/e.parquet") == texts_of(found / "in/e.parquet")
-    assert len(texts_of(found / "clean/documents/f.json")) == 3
-    counts = manifest_of(found)["counts"]
+        assert plain(found / "less/documents" / name) == plain(found / "in" / name)
+    assert texts_of(found / "less/documents/e.parquet") == texts_of(found / "in/e.parquet")
+    assert len(texts_of(found / "less/documents/f.json")) == 3
+    counts = manifest_of(found / "less")["counts"]
     assert (counts["below_min_coverage"], counts["records_removed"]) == (4, 1)
     assert counts["records_kept"] == counts["records_out"] == 20
-
-
-def test_parquet_keeps_its_codecs(tmp_path: Path) -> None:
-    """A file has each of them for its text, and another one for a nested column."""
-    write_evaluation(tmp_path)
-    table = pa.table({"text": ["one", SHARED], "more": [[1], [2, 3]]})
-    (tmp_path / "in").mkdir()
-    codecs = ["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
-    for codec, other in zip(codecs, [*codecs[1:], codecs[0]], strict=True):
-        columns: Any = {"text": codec, "more.list.element": other}
-        pq.write_table(table, tmp_path / f"in/{codec}.parquet", compression=columns)
-    find_in(tmp_path, "in", "out")
-    assert clean(tmp_path, "--remove=document") == 0
-    for path in (tmp_path / "in").iterdir():
-        source, target = map(pq.ParquetFile, (path, tmp_path / "clean/documents" / path.name))
-        assert target.read() == table.slice(0, 1)
-        assert codecs_of(target) == codecs_of(source)
-
-
-def codecs_of(file: pq.ParquetFile) -> list[str]:
-    group = file.metadata.row_group(0)
-    return [group.column(number).compression for number in range(group.num_columns)]
-
-
-def test_compression_is_kept_contrary_to_the_name(tmp_path: Path) -> None:
-    write_evaluation(tmp_path)
-    (tmp_path / "in").mkdir()
-    names = ["a.jsonl", "b.jsonl.gz", "c.json.zst", "d.json", "e.jsonl"]
-    compressions = dict(zip(names, ["gzip", None, "gzip", "bzip2", "zstd"], strict=True))
-    for name, compression in compressions.items():
-        write_as(tmp_path / "in" / name, compression, b"".join(LINES))
-    find_in(tmp_path, "in", "out")
-    assert clean(tmp_path, "--remove=document") == 0
-    paths = [f"--result_path={tmp_path}/out", f"--output_path={tmp_path}"]
-    assert write_attributes([*paths, "--format=dolma", "--direct_num_workers=1"]) == 0
-    for name, compression in compressions.items():
-        written = tmp_path / "clean/documents" / name
-        assert plain(written) == b"".join([*LINES[:3], LINES[4]])
-        for path in (written, tmp_path / "attributes/overlap" / name):
-            with path.open("rb") as stream:
-                assert compression_of(stream) == compression
 
 
 @given(
@@ -253,6 +215,7 @@ def test_chats_and_other_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "in").mkdir()
     pq.write_table(pa.Table.from_pylist(chats), tmp_path / "in/a.Parquet")
     forms = {"b.ndjson": None, "c.JSONL.xz": "xz", "d.json.bz2": "bzip2", "e.jsonl.zstd": "zstd"}
+    forms |= {"f.jsonl": "gzip", "g.json.gz": None}  # compressed, and not, whatever the name says
     for name, compression in forms.items():
         write_as(tmp_path / "in" / name, compression, b"\n".join(lines))
     (tmp_path / "in/readme.txt").touch()
@@ -283,59 +246,44 @@ def test_chats_and_other_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert rows[2]["spans"] == [{"start": 4, "end": 4 + len(SHARED)}]
 
 
-def test_gzip_bytes_do_not_depend_on_write_sizes() -> None:
-    data = np.random.default_rng(1).integers(97, 101, 5 << 19, np.uint8).tobytes()
-    written = set()
-    for size in (len(data), (1 << 20) + 1, 70_000):
-        target = io.BytesIO()
-        with compressed(target, "gzip") as write:
-            for at in range(0, len(data), size):
-                write(data[at : at + size])
-        written.add(target.getvalue())
-    assert written == {zlib.compress(data, 1, wbits=31)}
-
-
-def test_invalid_removal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert clean(tmp_path, "--remove=document") == 2
-    assert "is not a finished result" in capsys.readouterr().err
-    write_corpus(tmp_path)
-    find_in(tmp_path, "in", "out")
-    capsys.readouterr()
-    assert clean(tmp_path) == 2
-    assert "--remove=none: pass document" in capsys.readouterr().err
-    assert clean(tmp_path, "--remove=mask", "--mask_token=Boy") == 2
-    assert "--mask_token=Boy has a token of an evaluation row" in capsys.readouterr().err
-    assert clean(tmp_path, "--remove=mask", "--mask_token=[x]") == 2
-    assert "must be a word" in capsys.readouterr().err
+def test_invalid_removal(found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("in", "out"):
+        shutil.copytree(found / name, tmp_path / name)
+    for flags, message in (
+        ([], "--remove=none: pass document"),
+        (
+            ["--remove=mask", "--mask_token=Boy"],
+            "--mask_token=Boy has a token of an evaluation row",
+        ),
+        (["--remove=mask", "--mask_token=[x]"], "must be a word"),
+    ):
+        assert clean(tmp_path, *flags) == 2
+        assert message in capsys.readouterr().err
     (tmp_path / "clean/documents/mine").mkdir(parents=True)
     (tmp_path / "clean/documents/mine/x").touch()
     assert clean(tmp_path, "--remove=document") == 2
     assert "that Probeline did not create" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "clean/documents")
-    of_files = tmp_path / "out" / TRAIN_FILES
-    table = pq.read_table(of_files)
-    pq.write_table(table.drop("num_text_chars"), of_files)
-    assert clean(tmp_path, "--remove=document") == 2
-    assert "is not a finished result of this version's overlap job" in capsys.readouterr().err
-    pq.write_table(table, of_files)
-    os.utime(tmp_path / "in/a.jsonl", (1, 1))
-    assert clean(tmp_path, "--remove=document") == 1
+    os.utime(tmp_path / "in/b.jsonl.gz", (1, 1))
+    assert clean(tmp_path, "--remove=document", f"--input_path={tmp_path}/in") == 1
     error = capsys.readouterr().err
-    assert "in/a.jsonl was changed after the overlap job read it: it had" in error
+    assert "in/b.jsonl.gz was changed after the overlap job read it: it had" in error
     assert "run the overlap job again with --overwrite, then this one" in error
     assert not (tmp_path / "clean/.SUCCESS").exists()
-    find_in(tmp_path, "in", "out")  # with --overwrite
-    assert clean(tmp_path, "--remove=document") == 0
+    of_files = tmp_path / "out" / TRAIN_FILES
+    pq.write_table(pq.read_table(of_files).drop("num_text_chars"), of_files)
+    assert clean(tmp_path, "--remove=document") == 2
+    assert "is not a finished result of this version's overlap job" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("cleaned", ["split"], indirect=True)
 def test_report_of_a_removal(
-    found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    found: Path, cleaned: Cleaned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "report.html"
-    given = [f"--html={page}", f"--removed={found}/clean"]
-    assert clean(found, "--remove=split", "--overwrite") == 0
-    assert report([f"{found}/out", *given]) == 0
-    manifest = manifest_of(found)
+    given = [f"{found}/out", f"--html={page}"]
+    assert report([*given, f"--removed={cleaned.output}"]) == 0
+    manifest = manifest_of(cleaned.output)
     counts = {"all": manifest["counts"], **manifest["by_evaluation_set"]}
     assert list(counts) == ["all", "quiz"]
     section = page.read_text().split('<table class="removed">')[1].split("</table>")[0]
@@ -343,13 +291,17 @@ def test_report_of_a_removal(
     for line, (name, lost) in zip(section.split("<tr>")[2:], counts.items(), strict=True):
         cells = re.findall(r"<t[hd][^>]*>([^<]*)<", line)
         assert cells[1:] == ["split", name, *(f"{lost[field]:,}" for field in names)]
-    capsys.readouterr()
-    assert report([f"{found}/out", f"--html={page}", f"--removed={found}/in"]) == 2
-    assert "in is not a finished clean corpus" in capsys.readouterr().err
-    find_in(found, "clean/documents", "other")
-    capsys.readouterr()
-    assert report([f"{found}/other", *given]) == 2
-    assert "was made from a different result: it had 5 contaminated" in capsys.readouterr().err
+    other = shutil.copytree(cleaned.output, tmp_path / "other")
+    for lost in counts.values():
+        lost["contaminated"] += 1
+    (other / "removal_manifest.json").write_bytes(orjson.dumps(manifest))
+    for folder, message in (
+        (found / "in", "in is not a finished clean corpus"),
+        (other, "was made from a different result: it had 6 contaminated"),
+    ):
+        capsys.readouterr()
+        assert report([*given, f"--removed={folder}"]) == 2
+        assert message in capsys.readouterr().err
 
 
 _SPACES = st.sampled_from(["", " ", "\t\r "])
@@ -477,30 +429,3 @@ assert changed.endswith(text[1000:])
 @pytest.mark.parametrize("mask", [[], ["masked"]])
 def test_memory_of_a_long_text(mask: list[str]) -> None:
     assert peak_memory([sys.executable, "-c", CUT_A_LONG_TEXT, *mask]) < MAX_MIB
-
-
-SPLIT_SMALL = ["--remove=split", "--margin_chars=0", "--min_piece_chars=1", "--max_pieces=100"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seed", "ways"),
-    [
-        (5, ["--remove=document"]),
-        (8, ["--remove=mask"]),
-        (8, SPLIT_SMALL),
-        (11, SPLIT_SMALL),
-        (23, ["--remove=mask"]),
-    ],
-)
-def test_second_run_with_dropped_boilerplate(tmp_path: Path, seed: int, ways: list[str]) -> None:
-    """Where text is removed an n-gram may become rare enough to count."""
-    corpus, one = make_corpus(tmp_path, seed, num_files=4), "--direct_num_workers=1"
-    flags = ["--ngram_length=1,2", "--max_document_frequency=3", one]
-    assert search([*corpus.flags, *flags, f"--output_path={tmp_path}/out"]) == 0
-    assert clean(tmp_path, *ways, "--allow_short_rows") == 0
-    again = [f"--input_path={tmp_path}/clean/documents", *corpus.flags[1:], *flags]
-    again += [f"--drop_ngrams={tmp_path}/out/{BOILERPLATE}", f"--output_path={tmp_path}/again"]
-    assert search(again) == 0
-    contaminated, rest = (len(pq.read_table(tmp_path / n / DOCUMENTS)) for n in ("out", "again"))
-    assert contaminated and not rest

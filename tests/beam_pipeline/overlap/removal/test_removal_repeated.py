@@ -2,21 +2,21 @@
 
 import json
 import shutil
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.__main__ import main as find
 from beam_pipeline.overlap.attributes import main as write_attributes
 from beam_pipeline.overlap.removal import job
+from beam_pipeline.overlap.removal.training_files import TrainingFile
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.results.layout import TRAIN_FILES
-from tests.support.kills import kill_script
-from tests.support.removal_corpus import find_in, write_corpus
 from tests.support.repository import files_below
-from tests.support.warm_python import warm_python
 
 SPLIT = ["--remove=split", "--margin_chars=20", "--min_piece_chars=20"]
 
@@ -26,14 +26,11 @@ def flags_of(result: Path | str, output: Path | str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def result(found: Path) -> Path:
     """A finished result, beside which lies the clean corpus that an undisturbed run writes."""
-    folder = tmp_path_factory.mktemp("removal")
-    write_corpus(folder)
-    find_in(folder, "in", "result")
-    assert remove([*flags_of(folder / "result", folder / "clean"), "--direct_num_workers=1"]) == 0
-    assert len(files_below(folder / "clean/documents")) == 6
-    return folder / "result"
+    assert remove([*flags_of(found / "out", found / "clean"), "--direct_num_workers=1"]) == 0
+    assert len(files_below(found / "clean/documents")) == 6
+    return found / "out"
 
 
 def identity(path: Path) -> tuple[int, int]:
@@ -84,65 +81,64 @@ def check(result: Path, output: Path) -> None:
     assert files_below(output) == files_below(result.parent / "clean")
 
 
-@pytest.mark.parametrize(
-    ("point", "num_done"),
-    [
-        (("overlap.removal.job", "module", "write_file", 4), 3),
-        pytest.param(("overlap.removal.job", "module", "finish", 1), 6, marks=pytest.mark.slow),
-    ],
-)
 def test_resumed_run_keeps_finished_files(
-    result: Path, tmp_path: Path, point: tuple[str, str, str, int], num_done: int
+    result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After an error; kills at any change are in tests/beam_pipeline/jobs."""
+    write_file = job.write_file
+
+    def failing(files: job.FileJob, file: TrainingFile, run: JobRun) -> job.WrittenFile:
+        if file.number == 3:
+            raise ProbelineError("the disk is full")
+        return write_file(files, file, run)
+
+    monkeypatch.setattr(job, "write_file", failing)
     flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
-    script = kill_script(*point).replace("beam_pipeline.main", "beam_pipeline.overlap.remove")
-    killed = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True, text=True)
-    assert killed.returncode == -9, killed.stderr
+    assert remove(flags) == 1
     assert not (tmp_path / "clean/.SUCCESS").exists()
     records = (tmp_path / "clean/documents/.done").glob("*.json")
     done = [Path(json.loads(record.read_text())["file"][0]) for record in records]
-    assert len(done) == num_done
     written = list(map(identity, done))
+    monkeypatch.setattr(job, "write_file", write_file)
     assert remove([*flags, "--skip_existing"]) == 0
     check(result, tmp_path / "clean")
-    assert written == list(map(identity, done))
+    assert written == list(map(identity, done)) and written
 
 
-def test_finished_corpus_is_kept_or_replaced(
-    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
-    assert remove(flags) == 0
-    before = identity(tmp_path / "clean/documents/a.jsonl")
-    assert remove(flags) == 2
-    assert "holds a finished clean corpus" in capsys.readouterr().err
-    assert remove([*flags, "--skip_existing"]) == 0
-    assert identity(tmp_path / "clean/documents/a.jsonl") == before
-    assert remove([*flags, "--skip_existing", "--margin_chars=10", "--max_pieces=3"]) == 2
-    said = capsys.readouterr().err
-    assert "holds a different clean corpus: --margin_chars was 20 and is 10; choose another" in said
-    assert remove([*flags, "--overwrite"]) == 0
-    assert identity(tmp_path / "clean/documents/a.jsonl") != before
-    check(result, tmp_path / "clean")
+def test_finished_corpus_is_kept(result: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = flags_of(result, result.parent / "clean")
+    before = identity(result.parent / "clean/documents/a.jsonl")
+    for more, code, message in (
+        ([], 2, "holds a finished clean corpus"),
+        (["--skip_existing"], 0, ""),
+        (
+            ["--skip_existing", "--margin_chars=10", "--max_pieces=3"],
+            2,
+            "holds a different clean corpus: --margin_chars was 20 and is 10; choose another",
+        ),
+    ):
+        assert remove([*flags, *more]) == code
+        assert message in capsys.readouterr().err
+    assert identity(result.parent / "clean/documents/a.jsonl") == before
     assert remove(flags_of(result, result)) == 2
     assert "is the folder of the result" in capsys.readouterr().err
 
 
 def test_different_result(result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another one in the same folder, and one in a folder of its own."""
     for name in ("one", "other"):
         shutil.copytree(result, tmp_path / name)
     flags = [f"--output_path={tmp_path}/clean", *SPLIT, "--direct_num_workers=1"]
-    assert remove([f"--result_path={tmp_path}/one", *flags]) == 0
-    assert remove([f"--result_path={tmp_path}/other", *flags, "--skip_existing"]) == 0
-    for name in ("one", "other"):
+    assert remove([f"--result_path={tmp_path}/one", *flags, "--overwrite"]) == 0
+    for name, message in (
+        ("one", f"{tmp_path}/one has changed since;"),
+        ("other", f"--result_path was {tmp_path}/one and is {tmp_path}/other;"),
+    ):
         files = pq.read_table(tmp_path / name / TRAIN_FILES)
         pq.write_table(files, tmp_path / name / TRAIN_FILES, compression="none")
         capsys.readouterr()
         assert remove([f"--result_path={tmp_path}/{name}", *flags, "--skip_existing"]) == 2
-        said = capsys.readouterr().err
-        moved = f"--result_path was {tmp_path}/one and is {tmp_path}/other;"
-        rewritten = f"{tmp_path}/one has changed since;"
-        assert (rewritten if name == "one" else moved) in said
+        assert message in capsys.readouterr().err
 
 
 def find_and_remove(folder: Path, output: Path, *flags: str) -> int:
@@ -167,25 +163,23 @@ def test_one_run_finds_and_removes(
     assert f"--remove_output={tmp_path}/clean holds a finished" in capsys.readouterr().err
     assert find_and_remove(result.parent, tmp_path, "--skip_existing", "--max_pieces=3") == 2
     assert "corpus: --max_pieces was 10 and is 3; choose" in capsys.readouterr().err
-    other = f"--output_path={tmp_path}/other"
-    assert find_and_remove(result.parent, tmp_path, "--skip_existing", other) == 2
-    assert f"--result_path was {tmp_path}/result and is {tmp_path}/other" in capsys.readouterr().err
-    assert not (tmp_path / "other").exists() and not (tmp_path / "result/.SUCCESS").exists()
+    assert not (tmp_path / "result/.SUCCESS").exists()
     assert find_and_remove(result.parent, tmp_path, "--template_location=gs://b/t") == 2
     assert "which a template does not start" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["write_file", "finish"])
-def test_repeated_step_changes_nothing(
-    result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_repeated_steps_change_nothing(
+    result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = getattr(job, name)
+    def done_twice(step: Callable[..., None]) -> Callable[..., None]:
+        def twice(*args):
+            step(*args)
+            return step(*args)
 
-    def twice(*args):
-        original(*args)
-        return original(*args)
+        return twice
 
-    monkeypatch.setattr(job, name, twice)
+    for name in ("write_file", "finish"):
+        monkeypatch.setattr(job, name, done_twice(getattr(job, name)))
     flags = flags_of(result, tmp_path / "clean")
     assert remove([*flags, "--direct_num_workers=1"]) == 0
     check(result, tmp_path / "clean")

@@ -1,19 +1,15 @@
 """The page of the overlap report in a browser; its figures are tested in test_contents.py."""
 
-import itertools
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from beam_pipeline.overlap.report.contents import LEVELS, Report, read_contents
 from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.overlap.report.page import cell_colors
 from beam_pipeline.overlap.results.layout import SUMMARY
-from beam_pipeline.report.page import part
 from beam_pipeline.report.tables import share_text
 from tests.support.browser import Visit, visit
 from tests.support.overlap_jobs import write_lines
@@ -95,25 +91,6 @@ def test_matrices_and_lists_show_the_figures(
     assert boilerplate[1:] == [["all rights reserved", "3", "3"]]
 
 
-def test_facts_caps_letters_and_the_command_of_removal(page: Path, browser: "Browser") -> None:
-    with visit(browser, page) as seen:
-        letters = table(seen, "table.dead-letters")
-        caps = seen.page.locator("#caps-sets li").all_inner_texts()
-        facts, options = (
-            seen.page.locator(name).inner_text().splitlines() for name in ("#facts", "#options")
-        )
-        head, verdict = seen.page.inner_text("header"), seen.page.inner_text("#verdict")
-        command = seen.page.inner_text(".command")
-        assert not seen.complaints
-    assert letters[1:] == [["json_invalid", "1"]]
-    assert caps == ["--max_document_frequency=2: 1 n-gram in more training documents not counted"]
-    assert facts[facts.index("training rows") + 1] == "6"
-    assert options[options.index("--max_document_frequency") + 1] == "2"
-    assert "Evaluation sets: space=" in head
-    assert verdict.startswith("4 of 8 evaluation rows that were looked up share an n-gram")
-    assert f"--result_path {page.parent}/output --output_path clean --remove split" in command
-
-
 def test_levels_hide_rows_of_lower_coverage(page: Path, report: Report, browser: "Browser") -> None:
     with visit(browser, page) as seen:
         for level in (0.2, 0.5, 0.8, 0.0):
@@ -146,42 +123,7 @@ def test_shared_text_is_highlighted_in_both_texts(page: Path, browser: "Browser"
     assert documents == ["Training document without an id", "Training document e1"]
 
 
-def test_the_page_is_used_by_keyboard_and_printed(page: Path, browser: "Browser") -> None:
-    with visit(browser, page) as seen:
-        keys = seen.page.keyboard
-        keys.press("Tab")
-        assert seen.page.evaluate("document.activeElement.className") == "skip"
-        seen.page.locator("input[value='0.0']").focus()
-        keys.press("ArrowRight")
-        assert seen.page.locator("input[value='0.2']").is_checked()
-        seen.page.locator("#row-4 summary").focus()
-        keys.press("Enter")
-        assert seen.page.locator("#row-4").get_attribute("open") is not None
-        seen.page.click("#close-all")
-        assert seen.page.locator(".instance[open]").count() == 0
-        seen.page.click("table.rows a[href='#row-2']")
-        assert seen.page.locator("#row-2").get_attribute("open") is not None
-        seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        assert seen.page.locator(".instance[open]").count() == 4
-
-
-def test_headings_and_tables_are_accessible(page: Path, browser: "Browser") -> None:
-    with visit(browser, page) as seen:
-        levels = seen.page.evaluate(
-            "[...document.querySelectorAll('h1,h2,h3,h4,h5')].map(h => +h.tagName[1])"
-        )
-        unnamed = seen.page.evaluate(
-            "[...document.querySelectorAll('table')].filter(t => !t.caption).length"
-        )
-        unscoped = seen.page.locator("th:not([scope])").count()
-        assert seen.page.locator("html").get_attribute("lang") == "en"
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    assert (unnamed, unscoped) == (0, 0)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_loads_nothing_and_fits(page: Path, browser: "Browser", scheme, width) -> None:
     with visit(browser, page, width, scheme) as seen:
         seen.page.click("#open-all")
@@ -210,13 +152,10 @@ def test_no_hit(tmp_path: Path, browser: "Browser") -> None:
     assert "No row overlaps." in body and "No training file hits a row." in body
 
 
-@pytest.mark.parametrize("flag", ["--max_details=0", "--details=none"])
-def test_places_stand_for_texts_that_are_missing(
-    tmp_path: Path, browser: "Browser", flag: str
-) -> None:
-    page = page_of(run(tmp_path, SETS, TRAINING, flag))
+def test_places_stand_for_texts_that_are_missing(tmp_path: Path, browser: "Browser") -> None:
+    page = page_of(run(tmp_path, SETS, TRAINING, "--details=none"))
     with visit(browser, page) as seen:
-        assert flag in seen.page.inner_text("#caps-texts")
+        assert "--details=none" in seen.page.inner_text("#caps-texts")
         seen.page.click("#open-all")
         assert seen.page.locator("#no-texts").is_visible()
         assert seen.page.locator(".side").count() == 0
@@ -269,58 +208,3 @@ def test_surrogates_and_control_characters(tmp_path: Path, browser: "Browser") -
         assert [marked(side) for side in sides] == [[shown], [shown]]
         assert shown_cards(seen) == ["id \\udc00"]
         assert not seen.complaints
-
-
-def test_only_shared_places_of_megabytes_are_shown(tmp_path: Path, browser: "Browser") -> None:
-    shared = "here stands the only shared place"
-    text = f"{filler(20_000, 1)} {shared} {'x' * 1_500_000}"
-    document = f"{'y' * 1_500_000} {shared.upper()} {'z ' * 60_000}"
-    page = page_of(run(tmp_path, {"long": [("l", text)]}, {"t.jsonl": [("d", document)]}))
-    assert page.stat().st_size < 100_000
-    with visit(browser, page) as seen:
-        sides = seen.page.locator(".side").all()
-        assert [marked(side) for side in sides] == [[shared], [shared.upper()]]
-        gaps = [side.locator(".gap").all_text_contents() for side in sides]
-        num_shown = [len(side.inner_text()) for side in sides]
-    assert [len(gap) for gap in gaps] == [2, 2] and max(num_shown) < 1_000
-    for gap, whole in zip(gaps, (text, document), strict=True):
-        number = sum(int(g.split()[1].replace(",", "")) for g in gap)
-        assert len(whole) - 1_000 < number < len(whole)
-
-
-# --- colours --------------------------------------------------------------------------------------
-
-
-def luminance(color: str) -> float:
-    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_text_contrast_of_the_page() -> None:
-    style = part("beam_pipeline.overlap.report", "page.css")
-    schemes = [
-        dict(re.findall(r"--([a-z-]+): (#\w{6})", root)) for root in style.split(":root")[1:]
-    ]
-    assert [len(colors) for colors in schemes] == [11, 11]
-    for colors in schemes:
-        for text in ("text", "soft", "link"):
-            assert min(contrast(colors[text], colors[on]) for on in ("page", "panel")) >= 4.5
-        assert contrast(colors["mark-text"], colors["mark"]) >= 4.5
-        assert contrast(colors["text"], colors["warn"]) >= 4.5
-
-
-def test_text_contrast_and_order_of_cells() -> None:
-    all_colors = [cell_colors(float(share)) for share in [0.0, *np.geomspace(1e-5, 1, 200)]]
-    for colors in all_colors:
-        for background, text in (colors[:2], colors[2:]):
-            assert contrast(background, text) >= 4.5
-    light = [luminance(colors.light) for colors in all_colors]
-    dark = [luminance(colors.dark) for colors in all_colors]
-    assert light == sorted(light, reverse=True) and dark == sorted(dark)
-    assert light[0] - light[-1] > 0.8 and dark[-1] - dark[0] > 0.7

@@ -53,12 +53,6 @@ def test_counts_survive_their_travel(ngrams: list[tuple], rows: list[tuple]) -> 
         assert now.dtype == was.dtype and np.array_equal(now, was)
 
 
-def test_counts_travel_in_a_few_bytes() -> None:
-    counts = np.ones(8192 * 28, NGRAM_COUNTS)
-    counts["number"], counts["token"] = np.divmod(np.arange(len(counts)), 28)
-    assert len(pack(counts)) < len(counts) / 10
-
-
 def ngram_counts(dtype: np.dtype, keys: tuple[str, str]) -> np.ndarray:
     part = np.ones(20_000, dtype)
     part[keys[0]], part[keys[1]] = np.divmod(np.arange(len(part)), 100)
@@ -134,7 +128,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("min_waiting", "num_texts"), [(1, 10), (30, 10), (1 << 20, 10), (1, 0)])
+@pytest.mark.parametrize(("min_waiting", "num_texts"), [(30, 10), (1, 0)])
 def test_each_token_is_there_once_in_order(
     tmp_path: Path, monkeypatch, min_waiting: int, num_texts: int
 ) -> None:

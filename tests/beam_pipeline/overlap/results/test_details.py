@@ -1,13 +1,11 @@
 """Details to the byte: lines, sizes, compact ones, and what is written beside them."""
 
 import gzip
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,15 +15,12 @@ from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import details, match_files, matches
 from beam_pipeline.overlap.results.counts import UnitSize
-from beam_pipeline.overlap.results.details import quotas
 from beam_pipeline.overlap.results.layout import DETAILS, MATCHES
 from beam_pipeline.overlap.results.output_files import (
     GzipMember,
-    json_line,
     json_strings,
     json_value,
 )
-from beam_pipeline.storage.files import atomic_write
 from tests.support.helpers import quick_and_slow
 from tests.support.overlap_hits import EvalRow, Options, Records, TrainRow
 from tests.support.overlap_reference import expected_outputs
@@ -99,31 +94,6 @@ def test_strings_as_json_are_those_of_one_by_one() -> None:
         assert json_strings(strings).to_pylist() == wanted
 
 
-def test_quotas_add_up_to_the_cap() -> None:
-    for seed in range(50):
-        rng = random.Random(seed)
-        kept = [rng.randrange(5) for _ in range(rng.randrange(8))]
-        cap = rng.randrange(20)
-        written = [min(*pair) for pair in zip(kept, quotas(kept, cap), strict=True)]  # type: ignore[type-var]
-        everything = [unit for unit, count in enumerate(kept) for _ in range(count)]
-        assert [unit for unit, count in enumerate(written) for _ in range(count)] == everything[
-            :cap
-        ]
-    assert quotas([1, 2], None) == [None, None]
-    assert quotas([], 3) == []
-
-
-# --- lines and files ----------------------------------------------------------------------------
-
-
-def test_lines_are_json_whatever_is_in_them() -> None:
-    assert json_line({"a": "é\u2028", "b": [1, 0.5]}) == '{"a":"é\u2028","b":[1,0.5]}\n'.encode()
-    assert json_line({"a": "é\ud800"}) == b'{"a":"\\u00e9\\ud800"}\n'
-    for value in ("\ud800", "\x00\x1f\x7f", '\\"', "\U0001f600", 2**63, None):
-        assert json.loads(json_line([value])) == [value]
-    assert orjson.loads(json_line(["\u2028\U0001f600"])) == ["\u2028\U0001f600"]
-
-
 def test_members_one_after_another_are_one_gzip_file(tmp_path: Path) -> None:
     rng, path = random.Random(0), tmp_path / "x.gz"
     chunks = [rng.randbytes(rng.randrange(3 << 20)) for _ in range(3)]
@@ -134,16 +104,3 @@ def test_members_one_after_another_are_one_gzip_file(tmp_path: Path) -> None:
                     member.write(chunk[at : at + 100_000])
     assert gzip.decompress(path.read_bytes()) == b"".join(chunks)
     assert path.read_bytes()[4:8] == bytes(4)  # no time
-
-
-def test_a_file_that_fails_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("before")
-    with pytest.raises(KeyError):
-        with atomic_write(str(tmp_path / "x"), str(tmp_path / "t")) as stream:
-            stream.write(b"half")
-            raise KeyError
-    assert (tmp_path / "x").read_text() == "before"
-    with atomic_write(str(tmp_path / "x"), str(tmp_path / "t")) as stream:
-        stream.write(b"after")
-        assert (tmp_path / "x").read_text() == "before"
-    assert (tmp_path / "x").read_text() == "after"

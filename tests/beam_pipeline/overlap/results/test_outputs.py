@@ -9,10 +9,9 @@ from beam_pipeline.overlap.job import scanning
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import layout, outputs
 from beam_pipeline.overlap.results.rules import PUBLISHED
-from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import EvalRow, Options, TrainRow
 from tests.support.overlap_jobs import read_lines
-from tests.support.overlap_runs import check, files_of, flags_of, run, write_rows
+from tests.support.overlap_runs import check, flags_of, run, write_rows
 
 DEFAULT = TOKENIZERS["default"]
 
@@ -24,16 +23,6 @@ def run_and_check(
     run(corpus, folder / "out", *flags_of(options), *flags)
     check(corpus, folder / "out", options)
     return folder / "out"
-
-
-def test_index_shards_change_no_byte(tmp_path: Path) -> None:
-    corpus, found = make_corpus(tmp_path, 11, num_files=4), []
-    for name in ("1", "4"):
-        flags = ["--ngram_length=1,2,4", "--max_details_per_pair=2", "--max_document_frequency=5"]
-        run(corpus, tmp_path / name, *flags, f"--num_shards={name}")
-        files = files_of(tmp_path / name)
-        found.append({n: data for n, data in files.items() if n.startswith(("stats/", "clean/"))})
-    assert found[0] == found[1] and len(found[0]) > 10
 
 
 def test_nothing_in_common_gives_empty_files(tmp_path: Path) -> None:
@@ -78,18 +67,10 @@ def test_published_rules_at_their_limits(tmp_path: Path) -> None:
     assert [line["num_dirty_by_short_texts"] for line in short] == [1, 1, 1]
 
 
-def test_the_table_of_matches_has_row_groups_of_one_size(tmp_path: Path, monkeypatch) -> None:
+def test_row_groups_have_one_size_and_dead_letters_the_rows_of_their_files(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(outputs, "_ROWS_PER_GROUP", 7)
-    monkeypatch.setattr(scanning, "WORK_UNIT_BYTES", 100)
-    rows = [EvalRow("arc", "e.jsonl", 0, "1", "a b c")]
-    training = [TrainRow("c.jsonl", at, None, "a b c") for at in range(10)]
-    output = run_and_check(tmp_path, rows, training, Options((1,), DEFAULT))
-    file = pq.ParquetFile(output / layout.MATCHES)
-    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-    assert sizes == [7, 7, 7, 7, 2]
-
-
-def test_dead_letters_get_the_rows_of_their_files(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(scanning, "WORK_UNIT_BYTES", 60)
     training = [TrainRow("c.jsonl", at, None, "a b c") for at in range(20)]
     corpus = write_rows(tmp_path, [EvalRow("arc", "e.jsonl", 0, "1", "a b")], training)
@@ -102,3 +83,6 @@ def test_dead_letters_get_the_rows_of_their_files(tmp_path: Path, monkeypatch) -
     letters = pq.read_table(tmp_path / "out" / layout.DEAD_LETTERS).to_pylist()
     assert [letter["row"] for letter in letters] == [3, 8, 17]
     assert letters[0] == {"file": str(path), "row": 3, "reason": "json_invalid", "value": "{"}
+    file = pq.ParquetFile(tmp_path / "out" / layout.MATCHES)
+    sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    assert sizes == [7, 7, 3]
