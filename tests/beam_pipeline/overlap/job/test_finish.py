@@ -15,15 +15,15 @@ from tests.support.engines import Gcs
 from tests.support.faulty_gcs import FaultyGcs, faulty
 
 LINE = '{"text": "one two"}\n'
-NUM_UNITS = 200  # each a line, with a match
+NUM_UNITS = 100  # each a line, with a match
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_files", "longest"), [(8, 100), (200, 120)])
+@pytest.mark.parametrize(("num_files", "longest"), [(1, 80), (100, 100)])
 def test_hundreds_of_units_wait_for_few_requests(
     gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int, longest: int
 ) -> None:
-    """Their 300 requests, one after another, would be 15 seconds at 50 ms."""
+    """Their 150 requests, one after another, would be 8 seconds at 50 ms."""
     (tmp_path / "in").mkdir()
     for number in range(num_files):
         (tmp_path / f"in/{number}.jsonl").write_text(LINE * (NUM_UNITS // num_files))
@@ -50,4 +50,4 @@ def test_hundreds_of_units_wait_for_few_requests(
     assert max(joining.longest_chain() for joining in proxies["join_group"]) < 30
     assert finishing.longest_chain() < longest
     # A unit adds a 32nd of a request to join its files, and a 25th to delete them.
-    assert num_files == NUM_UNITS or len(finishing.requests) < 100 + 0.15 * NUM_UNITS
+    assert num_files == NUM_UNITS or len(finishing.requests) < 100 + 0.3 * NUM_UNITS
