@@ -87,15 +87,6 @@ def test_a_name_loads_its_module_alone() -> None:
     assert printed.stdout == b"[]\n"
 
 
-def test_the_overlap_report_needs_no_beam() -> None:
-    script = (
-        "import sys, beam_pipeline.overlap.report.page, beam_pipeline.overlap.report.output; "
-        "print('apache_beam' in sys.modules)"
-    )
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert printed.stdout == b"False\n"
-
-
 def test_what_is_exported_can_be_pickled() -> None:
     config = DeconConfig(input_path="a", decontaminate_source="b", output_path="c")
     assert pickle.loads(pickle.dumps(config)) == config

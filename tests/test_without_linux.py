@@ -18,8 +18,8 @@ from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
 from tests.support.repository import ROOT
 from tests.support.waiting import is_alive, wait_until
 
-# A job of several units in two spawned processes, then batches of it. What a fork would share, such
-# as the size of a unit, has to reach the workers in what the runner sends.
+# A job of several units in two spawned processes, or batches of a dataset. What a fork would share,
+# such as the size of a unit, has to reach the workers in what the runner sends.
 PROGRAM = """
 import os, sys
 from beam_pipeline.jobs import beam_options
@@ -42,7 +42,8 @@ def batch(**options):
 if source:
     from beam_pipeline.main import main
     assert main([f"--input={source}", f"--output={output}", *flags]) == 0
-assert batch(**{"cache_dir": f"{output}-cache"} if source else {"num_workers": 1}) == batch()
+else:
+    assert batch(num_workers=1) == batch(cache_dir=flags[0]) == batch()
 """
 
 
@@ -57,7 +58,7 @@ def run(*arguments: str, **environment: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_a_job_and_a_loader_need_nothing_of_linux(tmp_path: Path) -> None:
+def test_a_job_needs_nothing_of_linux(tmp_path: Path) -> None:
     source = write_input(
         tmp_path / "in", measurements_table(900, seed=1, num_probes=5), row_group_size=100
     )
@@ -70,8 +71,10 @@ def test_a_job_and_a_loader_need_nothing_of_linux(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_of_a_loader_need_nothing_of_linux(mixed: dict[Encoding, Path]) -> None:
-    run("", str(mixed["compact"]))
+def test_a_loader_and_its_workers_need_nothing_of_linux(
+    mixed: dict[Encoding, Path], tmp_path: Path
+) -> None:
+    run("", str(mixed["compact"]), str(tmp_path / "cache"))
 
 
 SPAWNER = """

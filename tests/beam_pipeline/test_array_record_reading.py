@@ -105,12 +105,6 @@ def test_a_reader_stops_where_its_range_was_cut_meanwhile(tmp_path):
     assert residual.stop == 100
 
 
-def test_files_that_others_wrote_are_read(tmp_path):
-    """Grouped records, as tools of the ecosystem may write them."""
-    path = write_records(tmp_path / "w", WORDS, "group_size:64")
-    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
-
-
 # --- files that are copied ------------------------------------------------------------------------
 
 
@@ -166,8 +160,8 @@ RANDOM = [np.random.default_rng(number).bytes(300) for number in range(1000)]
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"something else", b"\0" * 200_000, 1, 5_000, 70_000],
-    ids=["empty", "text", "zeros", "1 byte less", "5,000 bytes less", "70,000 bytes less"],
+    [b"", b"\0" * 200_000, 1, 70_000],
+    ids=["empty", "zeros", "1 byte less", "70,000 bytes less"],
 )
 def test_file_that_is_not_arrayrecord_or_cut(tmp_path, data):
     path = write_records(tmp_path / "w", RANDOM)

@@ -51,8 +51,7 @@ def test_an_os_error_says_what_to_do(number: int, cure: str) -> None:
     [
         ("OSError: [Errno 28] x [while running 'Write/Map']", "cannot write a file: No space left"),
         ("OSError: [Errno 27] x: '/a b/c' [while running 'W']", "cannot write /a b/c: File too"),
-        ("Traceback\nOSError: [Errno 122] x: '/a' -> '/b'\n", "cannot write /a: Disk quota"),
-        ("RuntimeError: OSError: [Errno 24] x: '/a'", "cannot use /a: Too many open files"),
+        ("RuntimeError: OSError: [Errno 24] x: '/a' -> '/b'", "cannot use /a: Too many open files"),
         ("numpy._core._exceptions._ArrayMemoryError: 9 GiB", "cannot use files or memory: Cannot"),
     ],
 )
@@ -68,8 +67,8 @@ def test_other_errors_are_no_limits_of_the_machine() -> None:
         assert str(machine_error(memory)).startswith("cannot use files or memory")
 
 
-@pytest.mark.parametrize("kind", ["OSError", "PermissionError", "NotADirectoryError"])
-def test_an_error_of_the_storage_in_a_worker_is_one_line(kind: str) -> None:
+def test_an_error_of_the_storage_in_a_worker_is_one_line() -> None:
+    kind = "NotADirectoryError"
     error = RuntimeError(f"{kind}: [Errno 116] x: '/a b' [while running 'Write']")
     assert unexpected(error) == (
         "cannot use /a b: Stale file handle; check the path and the storage behind it"

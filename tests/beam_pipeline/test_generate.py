@@ -2,21 +2,18 @@
 
 import errno
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.generated import files_of, run
-from tests.support.repository import ROOT, files_below
-from tests.support.warm_python import warm_python
+from tests.support.repository import files_below
 
 
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
         ("--ipv6_share=nan", "is outside 0 to 1"),
-        ("--interval_seconds=inf", "above 0"),
         ("--start=1969-12-31", "from 1970"),
         ("--output=gs://bucket/pings", "not a local folder"),
     ],
@@ -70,23 +67,3 @@ def test_a_full_disk_leaves_no_part_of_a_file(
     assert "No space left" in message and message.count("\n") == 1
     assert [path.name for path in files_of(tmp_path)] == ["measurements-00000-of-00003.parquet"]
     assert not list(tmp_path.rglob("*.tmp"))
-
-
-def test_command_line_with_dashes_tells_what_comes_next(tmp_path: Path) -> None:
-    flags = ["--num-measurements", "2000", "--num-probes=10", "--seed", "3", "--ipv6-share=0.5"]
-    done = subprocess.run(
-        [*warm_python(), "-m", "beam_pipeline.generate", "--output", str(tmp_path), *flags],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "2,000" in done.stdout
-    assert (
-        f"python -m beam_pipeline.main --input '{tmp_path}/*.parquet' --output OUT" in done.stdout
-    )
-    again = tmp_path / "b"
-    flags = ["--seed=3", "--ipv6_share=0.5"]
-    assert run(again, *flags, num_measurements=2000, num_probes=10) == 0
-    assert files_below(again).items() <= files_below(tmp_path).items()

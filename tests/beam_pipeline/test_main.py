@@ -132,9 +132,7 @@ def test_prism_writes_the_same_bytes(
 ) -> None:
     source = write_input(tmp_path / "in", table.slice(0, 900)).parent
     pa_csv.write_csv(table.slice(900), source / "rest.csv")
-    monkeypatch.setattr(
-        grouping, "SORT_MEMORY_BYTES", 4000
-    )  # some probes are cut by the stateful step
+    monkeypatch.setattr(grouping, "SORT_MEMORY_BYTES", 4000)  # some go to the stateful cut
     flag = f"--measurement_encoding={encoding}"
     in_memory = make_dataset(source, tmp_path / "memory", flag)
     runner = ["--runner=PrismRunner", f"--prism_location={prism}"]
@@ -179,18 +177,14 @@ def test_a_probe_stays_on_its_side_when_data_grows(tmp_path: Path) -> None:
     assert 15 <= len(sides[1]) <= 45
 
 
-def test_all_in_train_leaves_an_empty_test_shard(table: pa.Table, tmp_path: Path) -> None:
-    source = write_input(tmp_path / "in", table)
-    output = make_dataset(source, tmp_path / "out", "--train_ratio=1")
+def test_all_in_train_leaves_empty_shards_in_test(table: pa.Table, tmp_path: Path) -> None:
+    source, output = write_input(tmp_path / "in", table), tmp_path / "out"
+    assert (
+        main([f"--input={source}", f"--output={output}", "--train_ratio=1", "--num-shards=7"]) == 0
+    )
     shards = open_dataset(str(output)).manifest.splits["test"].shards
-    assert [shard.num_records for shard in shards] == [0]
-
-
-def test_num_shards_is_what_comes_out(table: pa.Table, tmp_path: Path) -> None:
-    source = write_input(tmp_path / "in", table)
-    flags = [f"--input={source}", f"--output={tmp_path / 'out'}", "--num-shards=7"]
-    assert main(flags) == 0
-    names = sorted(path.name for path in (tmp_path / "out" / "train").glob("*.arrayrecord"))
+    assert not any(shard.num_records for shard in shards)
+    names = sorted(path.name for path in (output / "train").glob("*.arrayrecord"))
     assert names == [f"train_shard_{i:05d}-of-00007.arrayrecord" for i in range(7)]
 
 

@@ -1,6 +1,5 @@
 """The command and its programs: names, versions, examples, and what --help costs."""
 
-import ast
 import importlib
 import json
 import os
@@ -20,13 +19,11 @@ import setuptools
 from beam_pipeline import __version__
 from beam_pipeline.cli import probeline
 from beam_pipeline.cli.command import run_command, tidy_up_on_signals
-from beam_pipeline.cli.probeline import PROGRAMS, Program, main
+from beam_pipeline.cli.probeline import PROGRAMS, main
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import EXTRA_OF, ProbelineError, UsageError
 from tests.support.repository import ROOT
-from tests.support.warm_python import warm_python
 
-PRODUCT = ("beam_pipeline", "training")
 MODULE = "beam_pipeline.cli.probeline"
 # What takes a tenth of a second or more to import.
 HEAVY = ("apache_beam", "numba", "pyarrow", "numpy", "array_record", "jax", "grain", "absl", "rich")
@@ -39,8 +36,7 @@ try:
 finally:
     print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]), file=sys.stderr)
 """
-COMMANDS = [[MODULE], *([MODULE, name] for name in PROGRAMS)]
-MODULES = [[each.module.removesuffix(".__main__")] for each in PROGRAMS.values()]
+COMMANDS = [[MODULE], *([MODULE, name] for name in PROGRAMS), ["beam_pipeline.main"]]
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +45,7 @@ def _argv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["pytest"])
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *MODULES], ids=" ".join)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_loads_nothing_heavy(command: list[str]) -> None:
     arguments = [sys.executable, "-c", HELP, *command, "--help"]
     shown = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -97,27 +93,15 @@ def test_usage_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("error: the following arguments are required: data")
 
 
-@pytest.mark.parametrize("tidies_up", [False, True])
-def test_a_program_gets_its_arguments(tidies_up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[object] = []
-    monkeypatch.setattr(probeline, "tidy_up_on_signals", lambda: called.append("sigterm"))
-    module = Path(__file__).stem
-    monkeypatch.setitem(sys.modules, module, sys.modules[__name__])
-    program = Program(module, "", tidies_up)
-    monkeypatch.setitem(PROGRAMS, "rows", program)
-    monkeypatch.setattr(
-        sys.modules[__name__], "main", lambda: called.append([*sys.argv]) or 3, raising=False
-    )
-    assert probeline.main(["rows", "--some-flag", "x", "--help"]) == 3
-    assert called == ["sigterm"] * tidies_up + [["probeline rows", "--some-flag", "x", "--help"]]
+def test_a_dataset_is_made_and_read_by_subcommands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(probeline, "tidy_up_on_signals", lambda: None)
 
-
-def test_a_dataset_is_made_and_read_by_subcommands(tmp_path: Path) -> None:
     def run(*arguments: str) -> str:
-        command = [*warm_python(), "-m", MODULE, *arguments]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
+        assert main(arguments) == 0
+        return capsys.readouterr().out
 
     run("generate", "--output=data", "--num-measurements=3000", "--num-probes=30")
     run("rows", "--input", "data/*.parquet", "--output", "rows")
@@ -141,7 +125,6 @@ def test_completion(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for words, expected in (
         (["ver"], ["verify"]),
         (["verify", "data", "--max"], ["--max_faults"]),
-        (["rows", "--output", "r"], []),
     ):
         typed = f"COMP_WORDS=(probeline {shlex.join(words)}) COMP_CWORD={len(words)}"
         asked = f'{script}{typed}; _probeline; printf "%s\\n" "${{COMPREPLY[@]}}"'
@@ -219,7 +202,6 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     ("module", "arguments", "package"),
     [
         ("beam_pipeline.main", ["--input=x", "--output=y"], "apache_beam"),
-        ("training.analyze_padding", ["rows"], "grain"),
         ("training.train", ["tiny"], "maxtext"),
     ],
 )
@@ -247,22 +229,3 @@ def test_extras_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setuptools, "setup", told.update)
     runpy.run_path(str(ROOT / "setup.py"))
     assert set(EXTRA_OF.values()) <= told["extras_require"].keys()
-
-
-def test_hints_use_the_name_by_which_the_program_was_started() -> None:
-    """No message names a module: `errors.program` does, for who has started one."""
-    texts = []
-    for path in (path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        docstrings = {
-            node.body[0].value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            and isinstance(node.body[0], ast.Expr)
-        }
-        texts += [
-            node.value
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and node not in docstrings
-        ]
-    assert [t for t in texts if re.search(r"-m (beam_pipeline|training)\b", str(t))] == []

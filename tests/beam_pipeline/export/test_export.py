@@ -34,8 +34,6 @@ TABLE = measurements_table(3000, seed=11, num_probes=12)
 COLUMNS = ["event_time", "src_addr", "dst_addr", "ip_version", "rtt"]
 FORMS = [
     ["--measurement_encoding=arrow"],
-    ["--measurement_encoding=compact"],
-    ["--measurement_encoding=arrow", "--output_format=tfrecord"],
     ["--measurement_encoding=compact", "--output_format=tfrecord", "--record_encoding=tf_example"],
 ]
 TO_CSV = pa_csv.ConvertOptions(column_types={"rtt": pa.float32(), "ip_version": pa.int8()})
@@ -93,10 +91,9 @@ def test_a_dataset_in_its_order(dataset: Path, tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_import_export_import_gives_the_same_bytes(tmp_path: Path, seed: int) -> None:
+def test_import_export_import_gives_the_same_bytes(tmp_path: Path) -> None:
     """Compact rows round their input once."""
-    table = measurements_table(2000, seed, num_probes=8, span_us=10**10)
+    table = measurements_table(2000, seed=1, num_probes=8, span_us=10**10)
     source: Path | str = write_input(tmp_path / "in", table)
     for encoding, num_rounds in (("arrow", 1), ("compact", 2)):
         found = []
@@ -138,16 +135,6 @@ def test_csv_ends_in_9999(tmp_path: Path, capsys) -> None:
     assert "2.csv: CSV has no time after 9999: choose a .parquet" in capsys.readouterr().err
     assert not (tmp_path / "2.csv").exists()
     assert exported(rows, tmp_path / "2.parquet").num_rows == 2
-
-
-def test_addresses_of_an_anonymized_dataset(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("PROBELINE_ANONYMIZE_KEY", bytes(range(32)).hex())
-    source = write_input(tmp_path / "in", TABLE.slice(0, 300))
-    rows = run_job(source, tmp_path / "rows", "--anonymize=prefix_preserving")
-    table = exported(rows, tmp_path / "pings.parquet")
-    assert {*table["src_addr"].to_pylist()} == {row.src_addr for row in read_rows(rows)}
-    real = {as_number(text) for text in TABLE["src_addr"].to_pylist()}
-    assert real.isdisjoint(map(as_number, table["src_addr"].to_pylist()))
 
 
 def test_on_gs(gcs: Gcs, tmp_path: Path) -> None:
@@ -268,14 +255,9 @@ def test_a_killed_export_leaves_nothing_that_looks_finished(tmp_path: Path, suff
     ("flags", "code", "message"),
     [
         (["--probe=192.0.2.99"], 1, "no measurement matches: beam_pipeline.inspect shows"),
-        (["--until=1999-01-01"], 1, "no measurement matches"),
         (["--since=2024-01-05", "--until=2024-01-05"], 2, "the time window is empty"),
         (["--probe=192.0.2.1,nowhere"], 2, "--probe=nowhere is not an IP address"),
-        (["--probe="], 2, "--probe= is not an IP address"),
-        (["--sample_probes=0"], 2, "--sample_probes=0.0 is outside"),
-        (["--split=validation"], 2, "invalid choice: 'validation'"),
         (["--output=x.tsv"], 2, "give a name in .parquet, .csv, .csv.gz, or -"),
-        (["--output=s4://x.csv"], 2, "s4:// is not supported"),
         (["--output=old.csv"], 2, "--output=old.csv exists: choose another or pass --overwrite"),
     ],
 )
@@ -296,9 +278,6 @@ def test_a_refused_command_writes_nothing(
 
 def test_only_whole_and_sound_datasets(dataset: Path, tmp_path: Path, capsys) -> None:
     output = tmp_path / "pings.parquet"
-    assert export.main([f"{dataset}/train", f"--output={output}"]) == 2
-    part = f"is part of a dataset: give its folder, {dataset}\n"
-    assert part in capsys.readouterr().err
     copy = shutil.copytree(dataset, tmp_path / "copy")
     rows = open_dataset(str(copy)).rows("train")
     shard = sorted(copy.glob("train/*shard*"))[rows.lines.shard[0]]

@@ -11,7 +11,6 @@ import pytest
 from beam_pipeline.jobs import monitoring
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import grouping
-from beam_pipeline.probe_rows.bucket import Bucket
 from beam_pipeline.shards import writing as sharded_write
 from benchmarks import counted_job
 from tests.support.helpers import measurements_table
@@ -74,9 +73,7 @@ def test_the_counters_tell_what_happened(
     ("owner", "name", "where"),
     [
         (grouping, "read_piece", {"step": "Read, check and pre-group"}),
-        (Bucket, "histories", {"step": "Sort each bucket", "bucket": 0}),
         (sharded_write.WriteShard, "_write_shard", {"step": "Write shard"}),
-        (sharded_write, "move_files", {"step": "Rename shards"}),
     ],
 )
 def test_an_error_is_logged_with_what_it_was_about(

@@ -15,6 +15,7 @@ from beam_pipeline.jobs.frame import CheckRights, check_rights
 from beam_pipeline.storage import files
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import faulty
+from tests.support.helpers import quick_and_slow
 from tests.support.job_cases import JOBS
 
 WORKER = "worker@my-project.iam.gserviceaccount.com"
@@ -73,8 +74,8 @@ def test_a_local_output_is_not_checked(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["probe rows", "overlap", "convert"])
-def test_every_job_ends_before_its_work_begins(
+@pytest.mark.parametrize("name", quick_and_slow(["probe rows", "overlap"], ["probe rows"]))
+def test_a_job_ends_before_its_work_begins(
     gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, name: str
 ) -> None:
     """The launcher may do everything, a worker may not write what the check writes."""

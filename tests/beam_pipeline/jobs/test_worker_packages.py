@@ -67,7 +67,6 @@ def test_workers_of_a_clone_get_its_versions(
         (["--setup_file={}/setup.py", "--requirements_cache=/c"], "{}/" + PINS, "/c"),
         (["--setup_file={}/setup.py", "--requirements_file=mine.txt"], "mine.txt", None),
         (["--setup_file={}/setup.py", f"--sdk_container_image={IMAGE}"], None, None),
-        ([f"--sdk_container_image={IMAGE}"], None, None),
     ],
 )
 def test_what_a_person_says_of_packages_holds(

@@ -40,17 +40,16 @@ from tests.support.kills import KILL_POINTS, kill_script
 from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
 
-# --- input of three formats, and the search for addresses -----------------------------------------
+# --- input of two formats, and the search for addresses -----------------------------------------
 
 START = 1_700_000_000
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file of input, the flags that it takes and what it has of its measurements in order."""
+    """A file of input, the addresses in it and the reasons of its dead letters."""
 
     path: Path
-    flags: tuple[str, ...]
     addresses: frozenset[str]
     reasons: dict[str, int]
 
@@ -96,7 +95,7 @@ def parquet_input(folder: Path) -> Input:
     whole = pa.concat_tables([table.slice(0, 700), bad, table.slice(700)])
     pq.write_table(whole, folder / "input.parquet", row_group_size=400)
     addresses = addresses_of(table) | {"198.51.100.99"}
-    return Input(folder / "input.parquet", (), addresses, REASONS)
+    return Input(folder / "input.parquet", addresses, REASONS)
 
 
 def results() -> list[dict]:
@@ -134,42 +133,10 @@ def json_input(folder: Path) -> Input:
         "no_results": 1,
         "src_addr_zone_id": 2,
     }
-    return Input(folder / "ping.json", (), addresses, reasons)
+    return Input(folder / "ping.json", addresses, reasons)
 
 
-def bigquery_input(folder: Path) -> Input:
-    rows = [
-        {
-            "af": result["af"],
-            "src_addr": result["src_addr"],
-            "synth_addr": result["from"],
-            "dst_addr": result["dst_addr"],
-            "start_time": result["timestamp"],
-            "pings": [{"timeout": "x" in e, "error": False, "rtt": e.get("rtt")} for e in entries],
-        }
-        for result in results()
-        for entries in [result["result"]]
-    ]
-    rows[50]["pings"] = []
-    rows[60]["synth_addr"] = "203.0.113.300"
-    ping = pa.struct([("timeout", pa.bool_()), ("error", pa.bool_()), ("rtt", pa.float64())])
-    schema = pa.schema(
-        [
-            ("af", pa.int64()),
-            *((name, pa.string()) for name in ("src_addr", "synth_addr", "dst_addr")),
-            ("start_time", pa.timestamp("s", "UTC")),
-            ("pings", pa.list_(ping)),
-        ]
-    )
-    pq.write_table(pa.Table.from_pylist(rows, schema), folder / "export.parquet", row_group_size=99)
-    addresses = addresses_of(plain_table().slice(0, 500)) | {"172.29.77.3"}
-    flags = ("--input_format=atlas_bigquery",)
-    return Input(
-        folder / "export.parquet", flags, addresses, {"no_results": 1, "src_addr_invalid": 2}
-    )
-
-
-INPUTS = {"parquet": parquet_input, "json": json_input, "bigquery": bigquery_input}
+INPUTS = {"parquet": parquet_input, "json": json_input}
 
 
 def forms_of(addresses: Iterable[str]) -> list[bytes]:
@@ -258,7 +225,7 @@ def test_no_address_of_the_input_is_written_or_said(
     (tmp_path / "in" / "list").write_text("203.0.113.300\n203.0.113.77\n")
     (tmp_path / "run").mkdir()
     output = tmp_path / "run" / "out"
-    flags = [f"--input={tmp_path}/in/*", *source.flags, "--on_bad_file=dead_letter"]
+    flags = [f"--input={tmp_path}/in/*", "--on_bad_file=dead_letter"]
     flags += [f"--output={output}", "--inline_bytes=0", "--debug", *FLAGS, *anonymized(key_file)]
     done = run(tmp_path / "run", "-m", "beam_pipeline.main", *flags)
     assert done.returncode == 0, done.stderr.decode()

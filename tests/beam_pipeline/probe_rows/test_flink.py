@@ -137,7 +137,6 @@ def test_flink_reads_and_writes_objects(
 # What fails once, one call of each stage: its owner, its name and the number of the call.
 FAULTS = {
     "closing chunks": (claim_checks.ClaimWriter, "close", 1),
-    "sorting": (bucket.Bucket, "histories", 3),
     "cutting rows": (row_splitting, "fit", 5),
     "renaming a shard": (many_files, "_move", 3),
 }

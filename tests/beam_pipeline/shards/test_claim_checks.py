@@ -15,7 +15,6 @@ from beam_pipeline.shards.claim_checks import (
     StoredPayload,
     payload_bytes,
 )
-from beam_pipeline.storage.files import crc32c
 from tests.support.properties import num_examples
 
 in_folder = settings(
@@ -38,19 +37,6 @@ def test_what_is_put_comes_back_and_small_payloads_need_no_file(tmp_path, payloa
     assert Path(writer.path).exists() == bool(stored)
     reader = ClaimReader(str(tmp_path))
     assert [reader.read(claim) for claim in claims] == payloads
-    reader.close()
-
-
-def test_appended_bytes_lie_where_it_says_and_make_one_payload(tmp_path):
-    writer = ClaimWriter(str(tmp_path), "claims")
-    assert [writer.append(data) for data in (b"one", b"", memoryview(b"three"))] == [0, 3, 3]
-    assert writer.num_bytes == 8
-    writer.close()
-    reader = ClaimReader()
-    assert reader.read(writer.everything(crc32c(b"onethree"))) == b"onethree"
-    assert reader.read(StoredPayload(writer.path, 3, 5, crc32c(b"three"))) == b"three"
-    with pytest.raises(ProbelineError, match="changed after it was written"):
-        reader.read(writer.everything(crc32c(b"one three")))
     reader.close()
 
 

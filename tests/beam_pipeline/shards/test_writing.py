@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.dataset.tfrecord import TFRecordWriter, read_tfrecord
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.shards import staging
@@ -35,7 +34,7 @@ from beam_pipeline.shards.writing import (
     WrittenShard,
 )
 from beam_pipeline.storage.files import crc32c
-from tests.support.helpers import NOW, run_do_fn
+from tests.support.helpers import NOW, quick_and_slow, run_do_fn
 from tests.support.properties import num_examples
 
 SCHEMA = pa.schema([("start", pa.binary())])
@@ -95,21 +94,7 @@ def test_records_come_by_key_then_length_then_checksum_in_batches_of_bounded_siz
     assert read == [payload for _, payload in wanted]
 
 
-def test_each_shard_gets_the_records_of_its_keys_in_as_few_parts_as_can_be(tmp_path):
-    pairs = [(b"%d" % (number // 2), b"%d" % number * 9) for number in range(200)]
-    staged = stage(tmp_path, [pairs[:150], pairs[150:]])
-    parts = run_do_fn(AssignToShards(ORDERED), staged, [4])
-    assert len(parts) == len({(shard, part.path) for shard, part in parts}) == 8
-    reader = ClaimReader()
-    for shard in range(4):
-        own = [part for number, part in parts if number == shard]
-        wanted = in_order([pair for pair in pairs if shard_of(pair[0], 4) == shard])
-        records = ShardRecords(own, reader)
-        assert records.payloads(0, len(records)) == [payload for _, payload in wanted]
-    reader.close()
-
-
-@pytest.mark.parametrize("inline_bytes", [0, 100])
+@pytest.mark.parametrize("inline_bytes", quick_and_slow([0, 100], [0]))
 def test_a_record_of_a_shard_takes_200_bytes_of_memory(tmp_path, inline_bytes):
     """Beside its payload, if that is inline, and beside its key. The docs promise it."""
     num_records, size = 60_000, 40

@@ -221,8 +221,6 @@ class TestFields:
     @pytest.mark.parametrize(
         ("timestamp", "event_time"),
         [
-            (1_700_000_000, 1_700_000_000_000_000),
-            (1406561624.25, 1_406_561_624_250_000),
             (2200000000.000003, 2_200_000_000_000_003),
             (-1, -1_000_000),
             (9_223_372_036_854, 9_223_372_036_854_000_000),
@@ -248,26 +246,6 @@ class TestFields:
         batch = read_one(good(), good(af=..., dst_addr=dst_addr), good(af=..., pf=6))
         assert batch.batch.column("ip_version").to_pylist() == [4] * 3 + [version] * 3 + [6] * 3
 
-    @pytest.mark.parametrize(
-        ("changes", "reason"),
-        [
-            ({"timestamp": ...}, "event_time_null"),
-            ({"from": ...}, "src_addr_null"),
-            ({"from": "fe80::1%eth0"}, "src_addr_zone_id"),
-            ({"dst_addr": ...}, "dst_addr_null"),
-            ({"af": 5}, "ip_version_not_4_or_6"),
-            ({"af": 6}, "ip_version_not_of_dst_addr"),
-            ({"result": [{"ttl": 51}]}, "rtt_null"),
-        ],
-    )
-    def test_reasons_of_atlas_faults(self, changes: dict[str, Any], reason: str) -> None:
-        batch = read_one(good(), good(**changes))
-        block, faults = measurements.check(batch.batch)
-        assert len(block) == 3
-        assert set(faults.reasons) == {reason}
-        assert set(batch.rows[faults.rows]) == {1}
-        assert not batch.bad_rows
-
 
 # --- lines and batches ----------------------------------------------------------------------------
 
@@ -278,15 +256,10 @@ class TestBadLines:
         [
             (b'{"rtt": NaN}', "json_invalid"),
             (b'{"from": "\xff"}', "json_invalid"),
-            (b'{"from": "\\ud800"}', "json_invalid"),
-            (b'{"rtt": 1e999}', "json_invalid"),
             (b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", "json_invalid"),
             (good() + good(), "json_invalid"),
             (b"17", "json_not_an_object"),
-            (b'["a"]', "json_not_an_object"),
             (good(type="dns"), "not_a_ping"),
-            (b"{}", "no_results"),
-            (good(result=None), "no_results"),
             (good(result=[]), "no_results"),
             (good(result=[], dnserr="non-recoverable failure in name resolution"), "dns_error"),
             (good(timestamp=-1e300), "event_time_out_of_range"),
@@ -305,9 +278,7 @@ class TestBadLines:
         "changes",
         [
             {"timestamp": True},
-            {"from": {"a": 1}},
             {"dst_addr": ["193.0.14.129"]},
-            {"af": 4.0},
             {"af": ..., "pf": "inet"},
             {"result": "traceroute to 2001:db8::1"},
         ],
@@ -322,10 +293,8 @@ class TestBadLines:
         "entry",
         [
             5,
-            {"rtt": [1.0]},
             {"rtt": True},
             {"x": None, "rtt": 1.0},
-            {"error": False, "rtt": 1.0},
             json.loads("[" * 1000 + "]" * 1000),
         ],
     )
@@ -391,7 +360,7 @@ class TestBadLines:
 class TestBatches:
     lines = (good(), b"", b"{", good(timestamp=1), b" \t\r", good(result=[{"x": "*"}]), b"")
 
-    @pytest.mark.parametrize("batch_rows", range(1, 10))
+    @pytest.mark.parametrize("batch_rows", [1, 4, 9])
     def test_batch_rows(self, batch_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """A result that reaches over the bound stays whole; a bad line counts as one row."""
         whole = read_one(*self.lines)

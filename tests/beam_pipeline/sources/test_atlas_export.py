@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.sources import atlas
-from beam_pipeline.sources.options import COLUMNS, AtlasSource
-from beam_pipeline.sources.tables import TableBatch
+from beam_pipeline.sources.options import AtlasSource
 from tests.support import documents
 from tests.support.atlas_results import BIGQUERY_SCHEMA, PING_TYPE, good, read_one, rows_of
 from tests.support.helpers import as_number
@@ -97,6 +96,9 @@ def write_dumps(folder: Path, results: list[dict[str, Any]], hours: int = 3) -> 
         lines = "".join(json.dumps(results[i]) + "\n" for i in part)
         (folder / f"ping-{DAY}T{hour:02}00.bz2").write_bytes(bz2.compress(lines.encode()))
     return folder / "ping-*.bz2"
+
+
+_NEEDED = ("dst_addr", "af", "pings")
 
 
 class Layout(NamedTuple):
@@ -192,12 +194,10 @@ def test_daily_dumps(of_dumps: tuple[str, Path]) -> None:
 @pytest.mark.parametrize(
     "layout",
     [
-        Layout(),
         Layout(nullable=False, compression="zstd"),
-        Layout(level="item", row_group_size=7),
-        Layout(columns=("start_time", "synth_addr", "src_addr", "dst_addr", "af", "pings")),
+        Layout("item", True, "snappy", 7, ("start_time", "synth_addr", "src_addr", *_NEEDED)),
     ],
-    ids=["element", "required", "item", "few-columns"],
+    ids=["required", "item-few-columns"],
 )
 def test_an_export_is_the_same_as_the_dumps(
     of_dumps: tuple[str, Path], tmp_path: Path, layout: Layout
@@ -240,144 +240,53 @@ def test_the_documented_export_has_the_columns_of_the_job(
     assert selected(statement) == read
 
 
-# --- rows of packets are exploded into measurements -----------------------------------------------
+# --- rows and schemas of an export ----------------------------------------------------------------
 
 
 OK, DUP = {"timeout": False, "error": False, "rtt": 12.5}, {"rtt": 1635.5, "dup": 1}
-TIMEOUT = {"timeout": True, "rtt": None}
 ERROR = {"timeout": False, "error": True, "error_message": "sendto failed", "rtt": 3.0}
-ALL_PINGS: list[list[dict | None] | None] = [
-    [OK, TIMEOUT],
-    None,
-    [ERROR],
-    [],
-    [{"rtt": None}, None, {"rtt": float("nan")}],
-    [OK, DUP, OK],
-]
-EXPECTED_RTTS = [[12.5, -1.0], [], [-1.0], [], [None, None, "nan"], [12.5, 1635.5, 12.5]]
+ODD_PINGS = [[OK], None, [ERROR], [], [{"rtt": None}, None, {"rtt": float("nan")}], [OK, DUP]]
 
 
-def bigquery_row(number: int, pings: list[dict | None] | None) -> dict[str, Any]:
-    return {
-        "af": 4,
-        "prb_id": number,
-        "src_addr": f"192.168.0.{number % 3}",
-        "dst_addr": f"193.0.14.{number}" if number != 2 else None,
-        "synth_addr": f"80.56.151.{number % 2}",
-        "start_time": 1_700_000_000_000_000 + number,
-        "pings": pings,
-    }
+def with_type(name: str, dtype: pa.DataType | None) -> pa.Schema:
+    index = BIGQUERY_SCHEMA.get_field_index(name)
+    schema = BIGQUERY_SCHEMA.remove(index)
+    return schema.insert(index, pa.field(name, dtype)) if dtype is not None else schema
 
 
-ROWS = [bigquery_row(number, pings) for number, pings in enumerate(ALL_PINGS)]
+@pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
+def test_pings_that_no_dump_can_have(list_of) -> None:
+    """Nulls in place of lists, pings and RTTs, in a part of a batch."""
+    row = {"af": 4, "dst_addr": "193.0.14.1", "synth_addr": "80.56.151.1", "start_time": 10**15}
+    rows = [{**row, "prb_id": number, "pings": each} for number, each in enumerate(ODD_PINGS)]
+    schema = with_type("pings", list_of(PING_TYPE))
+    batch = pa.RecordBatch.from_pylist(rows, schema).slice(1)
+    found = atlas.explode_bigquery(batch, "from")
+    assert [str(rtt) for *_, rtt in rows_of(found.batch)] == [
+        *("-1.0", "None", "None", "nan", "12.5", "1635.5")
+    ]
+    assert found.rows.tolist() == [1, 3, 3, 3, 4, 4] and found.next_row == 5
+    assert found.bad_rows == [(0, "no_results", ""), (2, "no_results", "")]
 
 
-def bigquery_file(schema: pa.Schema = BIGQUERY_SCHEMA) -> pq.ParquetFile:
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(ROWS, schema), sink)
-    return pq.ParquetFile(pa.BufferReader(sink.getvalue()))
+def test_an_export_is_recognised_by_its_pings() -> None:
+    assert atlas.is_bigquery_export(with_type("pings", pa.large_list(PING_TYPE)))
+    assert not atlas.is_bigquery_export(with_type("pings", pa.int64()))
+    assert not atlas.is_bigquery_export(read_one(good()).batch.schema)
 
 
-def read_bigquery(
-    source: AtlasSource = "from", **options: Any
-) -> tuple[pa.RecordBatch, pq.ParquetFile]:
-    file = bigquery_file()
-    columns = atlas.bigquery_columns(file.schema, source)
-    return next(file.iter_batches(columns=columns, **options)), file
-
-
-def check_exploded(
-    exploded: TableBatch[pa.RecordBatch], first: int, last: int, source: AtlasSource = "from"
-) -> None:
-    """Compares with what rows `first` to `last` of ROWS hold."""
-    src_name = "synth_addr" if source == "from" else "src_addr"
-    expected, parents, empty = [], [], []
-    for number in range(first, last):
-        row, rtts = ROWS[number], EXPECTED_RTTS[number]
-        if not rtts:
-            empty.append(number - first)
-        parents += [number - first] * len(rtts)
-        expected += [
-            (row["start_time"], row[src_name], row["dst_addr"], row["af"], rtt) for rtt in rtts
-        ]
-    batch = exploded.batch
-    assert tuple(batch.schema.names) == COLUMNS
-    times = batch.column("event_time").cast(pa.int64())
-    batch = batch.set_column(0, "event_time", times)
-    actual = [(*row, "nan" if rtt != rtt else rtt) for *row, rtt in rows_of(batch)]
-    assert actual == expected
-    assert exploded.rows.tolist() == parents
-    assert exploded.bad_rows == [(row, "no_results", "") for row in empty]
-    assert exploded.next_row == last - first
-
-
-class TestBigQuery:
-    @pytest.mark.parametrize("first", range(len(ROWS)))
-    def test_slices(self, first: int) -> None:
-        for batch in (
-            read_bigquery()[0],
-            read_bigquery(use_threads=False)[0],
-            pa.RecordBatch.from_pylist(ROWS, BIGQUERY_SCHEMA),
-        ):
-            for last in range(first, len(ROWS) + 1):
-                part = batch.slice(first, last - first)
-                check_exploded(atlas.explode_bigquery(part, "from"), first, last)
-                inner = batch.slice(first).slice(0, last - first)
-                check_exploded(atlas.explode_bigquery(inner, "from"), first, last)
-
-    def test_large_lists_and_dictionaries(self) -> None:
-        text = pa.dictionary(pa.int32(), pa.string())
-        schema = BIGQUERY_SCHEMA
-        for name, dtype in (
-            ("pings", pa.large_list(PING_TYPE)),
-            ("synth_addr", text),
-            ("dst_addr", text),
-            ("af", pa.int8()),
-            ("start_time", pa.timestamp("us")),
-        ):
-            schema = schema.set(schema.get_field_index(name), pa.field(name, dtype))
-        batch = pa.RecordBatch.from_pylist(ROWS, schema)
-        for first in range(len(ROWS)):
-            exploded = atlas.explode_bigquery(batch.slice(first), "from")
-            check_exploded(exploded, first, len(ROWS))
-            assert exploded.batch.schema.field("src_addr").type == text
-            assert exploded.batch.schema.field("dst_addr").type == text
-            assert exploded.batch.schema.field("ip_version").type == pa.int8()
-        file = bigquery_file(schema)
-        assert atlas.bigquery_schema_problem(file.schema_arrow, "from") is None
-
-    def test_is_bigquery_export(self) -> None:
-        assert atlas.is_bigquery_export(BIGQUERY_SCHEMA)
-        assert atlas.is_bigquery_export(pa.schema([("pings", pa.large_list(PING_TYPE))]))
-        assert not atlas.is_bigquery_export(pa.schema([("pings", pa.int64())]))
-        assert not atlas.is_bigquery_export(read_one(good()).batch.schema)
-
-    @pytest.mark.parametrize(
-        ("name", "dtype", "problem"),
-        [
-            ("start_time", pa.string(), "column 'start_time' of type string, .* a timestamp"),
-            ("synth_addr", pa.binary(), "column 'synth_addr' of type binary, .* a string"),
-            ("pings", pa.list_(pa.float64()), "type list<item: double>, .* a list of structs"),
-            (
-                "pings",
-                pa.list_(pa.struct(list(PING_TYPE)[1:])),
-                "which must have one field 'timeout'",
-            ),
-            (
-                "pings",
-                pa.list_(pa.struct([*list(PING_TYPE)[:3], ("rtt", pa.string())])),
-                "has field 'pings.rtt' of type string, which must be a floating-point number",
-            ),
-            ("synth_addr", None, "must have one column 'synth_addr' and has 0 .of af, prb_id"),
-            ("pings", None, "export start_time, synth_addr, dst_addr, af and pings of the table"),
-        ],
-    )
-    def test_schema_problem(self, name: str, dtype: pa.DataType | None, problem: str) -> None:
-        index = BIGQUERY_SCHEMA.get_field_index(name)
-        schema = BIGQUERY_SCHEMA.remove(index)
-        if dtype is not None:
-            schema = schema.insert(index, pa.field(name, dtype))
-        found = atlas.bigquery_schema_problem(schema, "from")
-        assert found is not None
-        assert "\n" not in found
-        assert re.search(problem, found)
+@pytest.mark.parametrize(
+    ("name", "dtype", "problem"),
+    [
+        ("start_time", pa.string(), "column 'start_time' of type string, .* a timestamp"),
+        (
+            "pings",
+            pa.list_(pa.struct(list(PING_TYPE)[1:])),
+            "which must have one field 'timeout'",
+        ),
+        ("pings", None, "export start_time, synth_addr, dst_addr, af and pings of the table"),
+    ],
+)
+def test_schema_problem(name: str, dtype: pa.DataType | None, problem: str) -> None:
+    found = atlas.bigquery_schema_problem(with_type(name, dtype), "from")
+    assert found is not None and "\n" not in found and re.search(problem, found)

@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import json
 import os
 import subprocess
 import tempfile
@@ -57,25 +56,15 @@ def fails(capsys: pytest.CaptureFixture, code: int, output: Path, *flags: str) -
     return lines[0]
 
 
-def test_workers_name_the_faulty_file(source: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("beam_pipeline.probe_rows.launch._MAX_FILES_IN_LAUNCHER", 1)
-    bad = measurements_table(10, seed=1).drop_columns(["dst_addr"])
-    pq.write_table(bad, tmp_path / "in2.parquet")
-    line = fails(capsys, 1, tmp_path / "out", f"--input={tmp_path}/*.parquet")
-    assert "in2.parquet" in line and "'dst_addr'" in line and "--columns dst_addr=" in line
-
-
 def damaged(source: Path, how: str) -> None:
     data = source.read_bytes()
     if how == "truncated":
         source.write_bytes(data[: len(data) // 2])
-    elif how == "text":
-        source.write_text("event_time,src_addr\n")
     else:  # damaged pages behind an intact footer
         source.write_bytes(data[:1500] + b"\xff" * 600 + data[2100:])
 
 
-@pytest.mark.parametrize("how", ["truncated", "text", "pages"])
+@pytest.mark.parametrize("how", ["truncated", "pages"])
 def test_unreadable_file(source: Path, tmp_path: Path, capsys, monkeypatch, how: str) -> None:
     """Beam's own temporary files go, too."""
     (tmp_path / "tmp").mkdir()
@@ -86,10 +75,9 @@ def test_unreadable_file(source: Path, tmp_path: Path, capsys, monkeypatch, how:
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize("how", ["truncated", "pages"])
-def test_unreadable_file_as_dead_letter(source: Path, tmp_path: Path, how: str) -> None:
+def test_unreadable_file_as_dead_letter(source: Path, tmp_path: Path) -> None:
     pq.write_table(measurements_table(50, seed=2), tmp_path / "good.parquet")
-    damaged(source, how)
+    damaged(source, "pages")
     output = tmp_path / "out"
     flags = [f"--input={tmp_path}/*.parquet", f"--output={output}", "--on_bad_file=dead_letter"]
     assert main(flags) == 0
@@ -100,52 +88,38 @@ def test_unreadable_file_as_dead_letter(source: Path, tmp_path: Path, how: str) 
     assert letter["file"] == str(source) and letter["value"]
 
 
-def test_truncated_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    result = {
-        "type": "ping", "af": 4, "from": "1.2.3.4", "dst_addr": "1.1.1.1",
-        "timestamp": 1_700_000_000, "result": [{"rtt": 1.5}],
-    }  # fmt: skip
-    data = gzip.compress((json.dumps(result) + "\n").encode() * 5000)
+def test_truncated_json(tmp_path: Path) -> None:
+    data = gzip.compress((good() + b"\n") * 5000)
     (tmp_path / "pings.json.gz").write_bytes(data[:-20])
-    line = fails(capsys, 1, tmp_path / "out", f"--input={tmp_path}/pings.json.gz")
-    assert "pings.json.gz" in line
     output = tmp_path / "kept"
     flags = [f"--input={tmp_path}/pings.json.gz", f"--output={output}"]
     assert main([*flags, "--on_bad_file=dead_letter"]) == 0
     kept = open_dataset(str(output)).manifest.counts.measurements
     (letter,) = pq.read_table(output / "dead_letter").to_pylist()
-    assert letter["row"] == kept > 0
-    assert letter["value"].endswith(f"; {kept} rows or lines before it were read")
+    assert letter["row"] * 3 == kept > 0
 
 
-@pytest.mark.parametrize(
-    ("inline_bytes", "limit", "what"),
-    [
-        pytest.param(0, 1 << 20, "/chunks/", marks=pytest.mark.slow),
-        pytest.param(1 << 20, 1 << 20, "/packets/", marks=pytest.mark.slow),
-        (1 << 20, 3 << 20, "_shard_"),
-    ],
-)
-def test_disk_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> None:
-    """Chunks do not fit, or packets, or the shard itself."""
+@pytest.mark.slow
+def test_disk_full(tmp_path: Path) -> None:
+    """The shard does not fit: an error of its writer, without a number."""
     table = measurements_table(90_000, seed=1, num_probes=30)
     pq.write_table(table, tmp_path / "in.parquet")
     output = tmp_path / "out"
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20)); "
         "from beam_pipeline.main import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [
         *warm_python(), "-c", script, f"--input={tmp_path}/in.parquet",
         f"--output={output}", "--array_record_options=group_size:1,uncompressed", "--train_ratio=1",
-        f"--inline_bytes={inline_bytes}", "--measurement_encoding=arrow",
+        f"--inline_bytes={1 << 20}", "--measurement_encoding=arrow",
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True)
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert result.returncode == 1, result.stderr
     assert len(errors) == 1 and "error: cannot write" in errors[0], result.stderr
-    assert what in errors[0] and "unexpected" not in errors[0]
+    assert "_shard_" in errors[0] and "unexpected" not in errors[0]
     assert "Traceback" not in result.stderr
     assert not (output / "_SUCCESS").exists()
     assert not (output / "manifest.json").exists()
@@ -156,17 +130,13 @@ def test_disk_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> 
     [
         (["--input=nothing/*.parquet"], "nothing/*.parquet matches no file"),
         (["--train_ratio=nan"], "--train_ratio=nan is outside 0 to 1"),
-        (["--max_row_size_mb=0"], "--max_row_size_mb=0.0 is outside"),
         (["--num_shards=x"], "invalid int value: 'x'"),
         (["--num_shards=3", "--probes_per_shard=5"], "give one of them"),
-        (["--columns=when=ts"], "'when=ts' is not COLUMN=NAME"),
         (["--columns=rtt=x,event_time=x"], "two columns from the same"),
         (["--columns=rtt=x", "--input_format=atlas_json"], "leave one of them out"),
         (["--array_record_options=zstd:99"], "--array_record_options=zstd:99"),
         (["--measurement_encoding=json"], "invalid choice: 'json'"),
         (["--train-ration=0.5"], "did you mean --train_ratio?"),
-        (["--streaming"], "the input is bounded"),
-        (["--direct_num_workers=many"], "--direct_num_workers=many"),
     ],
 )
 def test_invalid_flags(
@@ -175,11 +145,6 @@ def test_invalid_flags(
     line = fails(capsys, 2, tmp_path / "out", f"--input={source}", *flags)
     assert expected in line
     assert not (tmp_path / "out").exists()
-
-
-def test_row_limit_below_one_measurement(source: Path, tmp_path: Path, capsys) -> None:
-    line = fails(capsys, 1, tmp_path / "out", f"--input={source}", "--max_row_size_mb=0.001")
-    assert "over the limit of 1048 bytes per row" in line and "raise --max_row_size_mb" in line
 
 
 @pytest.mark.parametrize("train_ratio", [1, 0.5])
@@ -199,12 +164,12 @@ def test_src_id_collision(tmp_path: Path, capsys, monkeypatch, train_ratio: floa
     assert len(probes) == 2 and all(probe in line for probe in probes)
 
 
-@pytest.mark.parametrize("form", [*FORMS, "atlas"])
 @given(
+    form=st.sampled_from([*FORMS, "atlas"]),
     number=st.sampled_from([getattr(errno, f"E{name}") for name in ERRORS.split()]),
     share=st.floats(0, 1),
 )
-@settings(max_examples=num_examples(30, quick=8))
+@settings(max_examples=num_examples(400, quick=60))
 def test_failed_storage_is_not_a_bad_file(
     tmp_path_factory: pytest.TempPathFactory, form: str, number: int, share: float
 ) -> None:

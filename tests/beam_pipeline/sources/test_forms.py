@@ -40,8 +40,6 @@ from tests.support.forms import (
     wide,
     with_type,
 )
-from tests.support.helpers import measurements_table
-from tests.support.job_runs import files_of
 
 
 @pytest.fixture(scope="module")
@@ -125,27 +123,6 @@ def test_a_carriage_return_in_a_line_does_not_hide_what_is_wrong(folder: Path) -
         list(read(folder / "bad", options()))
 
 
-def test_shards_of_a_run(tmp_path: Path) -> None:
-    """Through the whole job: CSV in several files, and the Parquet that they were."""
-    table = measurements_table(500, seed=3, num_probes=9)
-    pq.write_table(table, tmp_path / "pings.parquet")
-    for number in range(3):
-        part = table.slice(number * 200, 200).to_pydict()
-        part["event_time"] = [str(each) for each in part["event_time"]]
-        lines = [
-            ",".join(part),
-            *(",".join(map(str, row)) for row in zip(*part.values(), strict=True)),
-        ]
-        (tmp_path / f"{number}.csv").write_text("\n".join(lines))
-    for name, pattern in (("a", "*.csv"), ("b", "pings.parquet")):
-        assert main([f"--input={tmp_path}/{pattern}", f"--output={tmp_path}/{name}"]) == 0
-
-    def shards(name: str) -> dict[str, bytes]:
-        return {path: data for path, data in files_of(tmp_path / name).items() if "shard" in path}
-
-    assert shards("a") == shards("b")
-
-
 # --- rows that cannot be read -------------------------------------------------------------------
 
 HEAD = "event_time,src_addr,dst_addr,rtt"
@@ -155,15 +132,11 @@ GOOD = "2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,1.5"
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1", "csv_columns"),
         (f"{GOOD},7", "csv_columns"),
-        ("2026-13-01T00:00:00Z,192.0.2.1,198.51.100.1,1.5", "event_time_unreadable"),
         ("1767225600,192.0.2.1,198.51.100.1,1.5", "event_time_unreadable"),
         (",192.0.2.1,198.51.100.1,1.5", "event_time_null"),
-        ("2026-01-01T00:00:00Z,host.example,198.51.100.1,1.5", "src_addr_invalid"),
         ("2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,timeout", "rtt_unreadable"),
         ("2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,", "rtt_null"),
-        ("2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,nan", "rtt_not_finite"),
     ],
 )
 def test_a_bad_row_of_text(tmp_path: Path, line: str, reason: str) -> None:
@@ -198,10 +171,7 @@ def test_columns_of_atlas_results(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        *(("a", 1), ("a.b", {"c": 2}), ("a.b.c", 2), ("a.c", None), ("d", {"e.f": 3})),
-        *(("d.e.f", 3), ("d.e", None), ("g.h", {"i": 4}), ("g.h.i", 4), ("x.y", None)),
-    ],
+    [("a.b", {"c": 2}), ("a.b.c", 2), ("a.c", None), ("d.e.f", 3), ("d.e", None), ("g.h.i", 4)],
 )
 def test_a_dotted_name_is_the_same_field_everywhere(name: str, value: Any) -> None:
     record = {"a": 1, "a.b": {"c": 2}, "d": {"e.f": 3}, "g": {"x": 0}, "g.h": {"i": 4}}
@@ -275,17 +245,12 @@ def test_int96_of_any_year(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b'{"id": "x", "type": "ping", "target": "a", "results": []}', "Globalping"),
-        (b'{"error": {"status": 403}}', "an error of an API"),
-        (b'{"succeeded": true, "roundtrips": []}', "pScheduler"),
         (b'{"start_time": 1, "synth_addr": "192.0.2.1", "pings": []}', "BigQuery"),
         (b'{"2": [{"prb_id": 2}]}', "RIPE Atlas results by probe"),
         (b'{"ts": "2026-01-01", "src_addr": "192.0.2.1"}', "--columns event_time=NAME"),
         (b"ts,src_addr\n1,2\n", "--columns event_time=NAME"),
-        (b"event_time,src_addr,dst_addr,rtt\n1767225600,a,b,1\n", "--time_unit=s, ms, us or ns"),
         (b"ORC" + bytes(20), "an ORC file"),
-        (b"\xfd7zXZ\0" + bytes(20), "xz -d"),
         (b"PK\3\4" + bytes(20), "unzip"),
-        (b"SQLite format 3\0" + bytes(20), "an SQLite database"),
         (b"\x12\5\0\1" + bytes(20), "sc_warts2json"),
         (b"# a page\n\nof text\n", "docs/your_data.md"),
         (b"\x89PNG" + bytes(range(256)), "docs/your_data.md"),
@@ -318,9 +283,7 @@ def test_orc_is_converted_by_the_command_of_its_error(tmp_path: Path) -> None:
     ("content", "wanted"),
     [
         (b'{"event_time": "2026-01-01"}', "atlas_json"),
-        (b'{"prb_id": 1, "result": []}', "csv"),
         (b'{"prb_id": 1, "result": []}', "json"),
-        (b"event_time,src_addr\n", "json"),
         (b"PAR1", "csv"),
     ],
 )
@@ -336,8 +299,6 @@ def test_a_given_format_is_checked(tmp_path: Path, content: bytes, wanted: Any) 
         ({"event_time": pa.int64()}, "a number without a unit: pass --time_unit=s, ms, us or ns"),
         ({"event_time": pa.date32()}, "must be a timestamp, a number or an ISO 8601 text"),
         ({"src_addr": pa.uint32()}, "pass --columns src_addr=src_addr:packed"),
-        ({"dst_addr": pa.binary(16)}, "an address as 16 bytes"),
-        ({"ip_version": pa.bool_()}, "must be a number"),
         ({"rtt": pa.list_(pa.float32())}, None),
         ({"rtt": pa.null(), "ip_version": pa.string()}, None),
         ({"src_addr": pa.dictionary(pa.int32(), pa.large_binary())}, None),
@@ -356,8 +317,6 @@ def test_missing_and_duplicate_columns() -> None:
         problem_of(schema.append(schema.field("rtt")), Mapping()) or ""
     )
     assert "pass --columns rtt=NAME" in (problem_of(schema.remove(4), Mapping()) or "")
-    many = pa.schema({f"feature_{n}": pa.int8() for n in range(2000)})
-    assert len(problem_of(many, Mapping()) or "") < 500
 
 
 def test_columns_flag() -> None:
@@ -400,11 +359,8 @@ def test_hidden_names_and_further_names_are_left_out(tmp_path: Path, capsys) -> 
     ("mark", "pattern"),
     [
         ("_delta_log/0.json", ""),
-        ("_delta_log/0.json", "/*.parquet"),
         ("_delta_log/0.json", "/day=1/*.parquet"),
-        ("_delta_log/0.json", "/../**/*.parquet"),
         ("_delta_log/0.json", "/../t*/day=*/*"),
-        ("metadata/v1.metadata.json", ""),
         ("metadata/version-hint.text", "/data/**/*.parquet"),
         ("metadata/v1.metadata.json", "/data/day=1/"),
     ],
@@ -475,18 +431,17 @@ def test_a_run_that_kept_nothing_fails(
 
 
 @pytest.mark.parametrize(
-    ("time_us", "rtt", "message"),
+    ("time_us", "rtt", "messages"),
     [
-        (4_000_000_000_000_000, 10.0, "after tomorrow"),
-        (1_767_225_600_000, 10.0, "before 2000"),
-        (1_767_225_600_000_000, 0.005, "RTTs are under 10 µs"),
-        (1_767_225_600_000_000, 90_000.0, "RTTs are over 60 s"),
+        (4_000_000_000_000_000, 90_000.0, ("after tomorrow", "RTTs are over 60 s")),
+        (1_767_225_600_000, 0.005, ("before 2000", "RTTs are under 10 µs")),
     ],
 )
 def test_a_wrong_unit_is_pointed_out(
-    tmp_path: Path, time_us: int, rtt: float, message: str
+    tmp_path: Path, time_us: int, rtt: float, messages: tuple[str, str]
 ) -> None:
     (tmp_path / "x").write_bytes(parquet()([(time_us, "192.0.2.1", "192.0.2.2", rtt)]))
     code, output = run(tmp_path, f"--input={tmp_path}/x")
-    (warning,) = open_dataset(str(output)).manifest.warnings
-    assert code == 0 and message in warning
+    warnings = open_dataset(str(output)).manifest.warnings
+    assert code == 0 and len(warnings) == 2
+    assert messages[0] in warnings[0] and messages[1] in warnings[1]

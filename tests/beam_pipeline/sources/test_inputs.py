@@ -43,30 +43,9 @@ def test_compressed_parquet(tmp_path: Path) -> None:
         inspect(match_files([str(tmp_path / "x.gz")])[0], ReadOptions())
 
 
-def test_explicit_input_format(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "x")
-    with pytest.raises(ProbelineError, match="'start_time'"):
-        inspect(match_files([str(tmp_path / "x")])[0], ReadOptions(input_format="atlas_bigquery"))
-
-
-def test_folder_without_marker_files(tmp_path: Path) -> None:
-    for name in ("b", "a", "_SUCCESS", ".a.crc"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / "deeper").mkdir()
-    (tmp_path / "deeper" / "c").write_text("x")
-    assert [Path(file.path).name for file in match_files([str(tmp_path)])] == ["a", "b"]
-
-
 def test_overlapping_patterns(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
-    spellings = [
-        f"{tmp_path}/a",
-        f"{tmp_path}/*",
-        f"{tmp_path}//a",
-        f"{tmp_path}/./*",
-        f"{tmp_path}//",
-    ]
-    assert len(match_files(spellings)) == 1
+    assert len(match_files([f"{tmp_path}{end}" for end in ("/a", "/*", "//a", "/./*", "//")])) == 1
 
 
 def test_path_is_not_utf_8(tmp_path: Path) -> None:
@@ -174,12 +153,11 @@ def test_file_changed_before_it_is_read(source: Path, change: Callable[[Path], N
         num_read(piece)
 
 
-@pytest.mark.parametrize("change", [truncated, fewer_rows, removed], ids=lambda each: each.__name__)
-def test_file_changed_while_it_is_read(source: Path, change: Callable[[Path], None]) -> None:
+def test_file_changed_while_it_is_read(source: Path) -> None:
     (piece,) = planned(source)
     batches = read_piece(piece, ReadOptions())
     next(batches)
-    change(source)
+    fewer_rows(source)
     with pytest.raises(ProbelineError, match=CHANGED):
         list(batches)
 
@@ -201,10 +179,8 @@ def test_addresses_in_any_encoding(tmp_path: Path, encoding: str) -> None:
     assert batch.block is not None and len(batch.block) == 300
 
 
-@pytest.mark.parametrize("max_files", [1000, 0], ids=["the launcher looks", "workers look"])
-def test_run_names_the_changed_file(
-    source: Path, tmp_path: Path, capsys, monkeypatch, max_files: int
-) -> None:
+def test_run_names_the_changed_file(source: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    """Workers look at it and plan its units."""
     plan = inputs.plan_units
 
     def plan_and_change(files: list) -> list:
@@ -212,7 +188,7 @@ def test_run_names_the_changed_file(
         fewer_rows(source)
         return units
 
-    monkeypatch.setattr("beam_pipeline.probe_rows.launch._MAX_FILES_IN_LAUNCHER", max_files)
+    monkeypatch.setattr("beam_pipeline.probe_rows.launch._MAX_FILES_IN_LAUNCHER", 0)
     monkeypatch.setattr("beam_pipeline.probe_rows.pipeline.plan_units", plan_and_change)
     assert main([f"--input={source}", f"--output={tmp_path}/out"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -239,9 +215,6 @@ def test_pipe_as_input(tmp_path: Path) -> None:
     for pattern in (tmp_path / "pipe", tmp_path):
         with pytest.raises(UsageError, match="pipe is not a regular file"):
             match_files([str(pattern)])
-    assert FileVersion("a", 10, 1_700_000_000_000_000_000).__str__() == (
-        "10 bytes of 2023-11-14 22:13:20.000000"
-    )
 
 
 # --- row groups of any size in bounded memory -----------------------------------------------------

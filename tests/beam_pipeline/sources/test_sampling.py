@@ -1,5 +1,6 @@
 """A sample: nested, stable, independent of splits, and accounted for to the last row."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -93,31 +94,24 @@ def test_probes_and_duplicates_are_kept_together() -> None:
 
 
 def test_shares_are_kept_and_hashes_are_independent() -> None:
-    block = sequential_probes(40_000)
+    block = sequential_probes(10_000)
     in_train = np.array([split_of(canonical(s), 0.5, 0) for _, s, _, _ in measurements_of(block)])
     halves = {
         "probes": measurements_of(sampled(block, Sample(probes=0.5))),
         "measurements": measurements_of(sampled(block, Sample(measurements=0.5))),
-        "train": [
-            one for one, is_in in zip(measurements_of(block), in_train, strict=True) if is_in
-        ],
-        "bucket": [
-            one
-            for one, is_in in zip(
-                measurements_of(block),
-                range_of(probe_hashes(block.src.hi, block.src.lo), 2),
-                strict=True,
-            )
-            if is_in
-        ],
+        "train": itertools.compress(measurements_of(block), in_train),
+        "bucket": itertools.compress(
+            measurements_of(block), range_of(probe_hashes(block.src.hi, block.src.lo), 2)
+        ),
     }
-    five_sigma = 5 * 40_000**0.5
+    halves = {name: set(half) for name, half in halves.items()}
+    five_sigma = 5 * 10_000**0.5
     names = list(halves)
     for at, name in enumerate(names):
-        assert abs(len(halves[name]) - 20_000) < five_sigma / 2
+        assert abs(len(halves[name]) - 5_000) < five_sigma / 2
         for other in names[:at]:
-            common = len(set(halves[name]) & set(halves[other]))
-            assert abs(common - 10_000) < five_sigma * 0.44, (name, other)
+            common = len(halves[name] & halves[other])
+            assert abs(common - 2_500) < five_sigma * 0.44, (name, other)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -213,7 +207,7 @@ def test_row_groups_outside_the_window_are_skipped(tmp_path: Path, monkeypatch) 
 
 
 def test_a_run_of_a_sample(tmp_path: Path) -> None:
-    """It is what the rules say of the input, in any cutting, and counts what it leaves out."""
+    """It is what the rules say of the input, or of its dataset, and counts what it leaves out."""
     table = measurements_table(3000, seed=9, num_probes=40)
     bad = pa.Table.from_pylist(
         [{**table.slice(0, 1).to_pylist()[0], "rtt": None}] * 5, table.schema
@@ -224,8 +218,8 @@ def test_a_run_of_a_sample(tmp_path: Path) -> None:
     shares = ("--sample_probes=0.5", "--sample_measurements=0.8")
     one = make_dataset(write_input(tmp_path / "in", table), tmp_path / "one", *flags, *shares)
     cut = write_input(tmp_path / "cut", table[2000:], table[:2000], row_group_size=70)
-    other = make_dataset(cut, tmp_path / "other", *flags, *shares)
-    assert files_of(one) == files_of(other)
+    whole = make_dataset(cut, tmp_path / "whole")
+    assert files_of(one) == files_of(make_dataset(whole, tmp_path / "other", *flags, *shares))
 
     sample = Sample(0.5, 0.8, since, until)
     expected = sorted(measurements_of(sampled(block_of(table), sample)))
@@ -242,12 +236,7 @@ def test_a_run_of_a_sample(tmp_path: Path) -> None:
     options = manifest.options
     assert (options["sample_probes"], options["sample_measurements"]) == (0.5, 0.8)
     assert [parse_time(name, options[name]) for name in ("since", "until")] == [since, until]
-    card = (one / CARD_NAME).read_text()
-    assert f"{counts.rows_left_out:,} rows are not in the sample" in card
-    assert (
-        "a sample of the input: 50 % of the probes, 80 % of the measurements, since 2024-" in card
-    )
-    assert "--sample_probes=0.5" in card
+    assert f"{counts.rows_left_out:,} rows are not in the sample" in (one / CARD_NAME).read_text()
 
 
 # --- flags --------------------------------------------------------------------------------------
@@ -271,24 +260,11 @@ def test_times_of_flags(text: str, time_us: int) -> None:
     ("flag", "message"),
     [
         ("--since=yesterday", "write it as 2026-11-01"),
-        ("--since=1969-12-31", "it is before 1970"),
         ("--since=20261101", "eight digits"),
         ("--until=1970-01-01", "is not after 1970"),
-        ("--sample_measurements=1.5", "outside 1e-09 to 1"),
         ("--sample_probes=nan", "outside"),
     ],
 )
 def test_invalid_samples(flag: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse(["--input=i", "--output=o", flag])
-
-
-def test_sample_of_a_dataset_equals_that_of_its_input(tmp_path: Path) -> None:
-    table = measurements_table(1000, seed=6, num_probes=20)
-    source = write_input(tmp_path / "in", table)
-    whole = make_dataset(source, tmp_path / "whole")
-    flags = ("--sample_probes=0.6", f"--since={time_text(YEAR_2024_US + 10**11)}")
-    flags += ("--sample_measurements=0.5",)
-    of_input = make_dataset(source, tmp_path / "of_input", *flags)
-    of_dataset = make_dataset(whole, tmp_path / "of_dataset", *flags)
-    assert files_of(of_input) == files_of(of_dataset) and len(history(read_rows(of_input))) > 3

@@ -31,7 +31,6 @@ from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 from beam_pipeline.storage.matching import match, match_input
 from tests.conftest import Gcs
 from tests.support.probe_rows_on_disk import write_records
-from tests.support.warm_python import warm_python
 
 PATH = "gs://bucket/rows/manifest.json"
 
@@ -48,12 +47,6 @@ def info_of(data: bytes) -> FileInfo:
 
 
 # --- local --------------------------------------------------------------------------------------
-
-
-def test_a_local_file_is_read_whole(tmp_path):
-    (tmp_path / "file").write_bytes(b"\0\xff\n" * 1000)
-    assert read_file(f"{tmp_path}/file") == b"\0\xff\n" * 1000
-    assert file_infos([f"{tmp_path}/file"]) == {f"{tmp_path}/file": FileInfo(3000, None)}
 
 
 @pytest.mark.parametrize("path", ["nothing", "no/folder/file", "file/below"])
@@ -87,7 +80,7 @@ def test_read_object(gcs: Gcs, tmp_path):
         assert read_file(f"{bucket}/{name}") == bytes(range(256)) * 4000
 
 
-@pytest.mark.parametrize("name", ["nothing", "a", "a/", "a/fil", "a/file/below"])
+@pytest.mark.parametrize("name", ["nothing", "a/", "a/fil"])
 def test_missing_object(gcs: Gcs, tmp_path, name):
     (tmp_path / "file").write_bytes(b"x")
     bucket = gcs.make_bucket()
@@ -236,19 +229,11 @@ NO_CREDENTIALS = (
 
 
 @pytest.mark.parametrize("status", [401, 403])
-@pytest.mark.parametrize("call", [read_file, lambda path: file_infos([path])])
-def test_private_bucket_without_credentials(answer, no_credentials, status, call):
+def test_without_credentials(answer, no_credentials, status):
+    assert read_file(PATH) == b""  # of a public bucket
     answer(status)
-    message = refusal_of(lambda: call(PATH))
+    message = refusal_of(lambda: read_file(PATH))
     assert message == f"cannot read {PATH}: it is not public: {NO_CREDENTIALS}"
-
-
-def test_public_bucket_without_credentials(answer, no_credentials):
-    answer(200)
-    assert read_file(PATH) == b""
-
-
-def test_array_record_without_credentials(answer, no_credentials):
     assert refusal_of(lambda: prepare_native_reader(PATH)) == (
         f"cannot read {PATH}: ArrayRecord needs credentials for gs://, even for a public bucket: "
         f"{NO_CREDENTIALS}, or copy the dataset to a local folder"
@@ -259,7 +244,6 @@ def test_array_record_without_credentials(answer, no_credentials):
     ("status", "cure"),
     [
         (403, "; give the account the role Storage Object Viewer"),
-        (400, "; check the network and try again"),
         (503, "; check the network and try again"),
     ],
 )
@@ -280,28 +264,6 @@ def test_expired_credentials(answer, monkeypatch):
     message = refusal_of(lambda: read_file(PATH))
     assert "Reauthentication is needed." in message
     assert message.endswith("GOOGLE_APPLICATION_CREDENTIALS name a key file")
-
-
-def test_unreachable_host(monkeypatch):
-    monkeypatch.setattr(google_storage, "_RETRY_S", 1)
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{unused.getsockname()[1]}")
-        message = refusal_of(lambda: file_infos([PATH]))
-    assert message.startswith(f"cannot read {PATH}: Timeout of 1.0s exceeded")
-    assert "Connection refused" in message
-
-
-def test_message_of_missing_credentials(answer, tmp_path):
-    """What `no_credentials` pretends is what the library does on a machine that has none."""
-    answer(401)
-    script = "import sys; from beam_pipeline.storage.files import *; read_file(sys.argv[1])"
-    environment = {**os.environ, "NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path)}
-    environment.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
-    result = subprocess.run(
-        [*warm_python(), "-c", script, PATH], env=environment, capture_output=True, text=True
-    )
-    assert result.stderr.rstrip().endswith(f"{PATH}: it is not public: {NO_CREDENTIALS}")
 
 
 def test_metadata_server_probe_is_short():
