@@ -6,8 +6,6 @@ import inspect
 import pickle
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -52,21 +50,6 @@ def test_an_export_is_that_of_its_module(package: ModuleType, name: str) -> None
     assert getattr(package, name) is getattr(module, name)
     documentation = inspect.getdoc(getattr(package, name))
     assert documentation and documentation.splitlines()[0].endswith((".", "`.", ";", ":"))
-
-
-def strict_modules() -> set[str]:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]
-    return set(settings["strict"])
-
-
-@every_export
-def test_the_module_of_an_export_is_checked_strictly(package: ModuleType, name: str) -> None:
-    source = Path(inspect.getsourcefile(getattr(package, name)) or "")
-    assert source.relative_to(ROOT).as_posix() in strict_modules()
-
-
-def test_modules_that_are_checked_strictly_exist() -> None:
-    assert all((ROOT / path).exists() for path in strict_modules())
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)

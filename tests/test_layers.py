@@ -16,28 +16,6 @@ from tests.support.repository import ROOT
 PRODUCT = ("beam_pipeline", "training")
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 70
-MIN_MODULE_LINES = 60
-# Why a module of the product may be shorter.
-SHORT = {
-    "names that users import": (
-        "beam_pipeline.row_codec",
-        "training.row_source",
-        "training.tokenizer",
-    ),
-    "a command line": (
-        *("beam_pipeline.main", "beam_pipeline.overlap.attributes", "beam_pipeline.overlap.remove"),
-        "beam_pipeline.cli.completion",
-    ),
-    "loaded by --help, before anything heavy": (
-        *("beam_pipeline.lazy_exports", "beam_pipeline.shards.writer_options", "training.extent"),
-        "beam_pipeline.inspect.names",
-    ),
-    "one subject that several packages share": (
-        *("beam_pipeline.dataset.dead_letters", "beam_pipeline.dataset.rtt"),
-        *("beam_pipeline.report.page", "beam_pipeline.overlap.ngrams.arrays"),
-        "beam_pipeline.shards.letters",
-    ),
-}
 Graph = Mapping[str, set[str]]
 
 
@@ -109,13 +87,3 @@ def test_modules_and_functions_are_short(package: str) -> None:
                 if size > MAX_FUNCTION_LINES:
                     long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {size}")
     assert not long, "\n".join(long)
-
-
-def test_modules_are_not_tiny() -> None:
-    allowed = {name for names in SHORT.values() for name in names}
-    short = [
-        name
-        for name, path in modules(*PRODUCT).items()
-        if not path.stem.startswith("__") and path.read_text().count("\n") < MIN_MODULE_LINES
-    ]
-    assert [name for name in short if name not in allowed] == []

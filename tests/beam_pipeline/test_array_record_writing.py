@@ -14,10 +14,10 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.tfrecordio import ReadAllFromTFRecord, ReadFromTFRecord, WriteToTFRecord
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.options.value_provider import RuntimeValueProvider, StaticValueProvider
+from apache_beam.options.value_provider import StaticValueProvider
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from array_record.python.array_record_module import ArrayRecordWriter
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline import array_record_io
@@ -25,9 +25,9 @@ from beam_pipeline.array_record_io import (
     ReadAllFromArrayRecord,
     ReadFromArrayRecord,
     WriteToArrayRecord,
-    content_key,
 )
 from beam_pipeline.dataset.layout import shard_of
+from beam_pipeline.shards import staging
 from beam_pipeline.shards.staging import Record, StagedRecords, StagedShards, StageRecords
 from beam_pipeline.shards.writing import (
     AssignToShards,
@@ -41,6 +41,7 @@ from tests.support.array_record_files import WORDS
 from tests.support.engines import Gcs
 from tests.support.helpers import NOW, eager, run_do_fn
 from tests.support.probe_rows_on_disk import read_records
+from tests.support.properties import num_examples
 from tests.support.repository import files_below
 
 
@@ -105,19 +106,12 @@ def test_a_value_that_is_known_when_the_pipeline_is_built_is_taken(tmp_path: Pat
     )
 
 
-def test_a_value_that_is_known_too_late_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(RuntimeValueProvider, "runtime_options", None)
-    late = RuntimeValueProvider("where", str, None)
-    for make in (
-        partial(WriteToArrayRecord, late),
-        partial(WriteToArrayRecord, "p", file_name_suffix=late),
-        partial(ReadFromArrayRecord, late),
-    ):
-        with pytest.raises(ValueError, match=r"known only when the job runs: .*Flex Template"):
-            make()
-
-
 # --- any records ----------------------------------------------------------------------------------
+
+
+def key_of(record: bytes) -> bytes:
+    """A key that several records may have."""
+    return record[:1]
 
 
 def write_shards(
@@ -127,7 +121,7 @@ def write_shards(
     open_writer = partial(ArrayRecordWriter, options="group_size:1,zstd:1")
     target = ShardTarget("w", "", "-S", open_writer, str(folder / "temp"))
     shard_input = StagedShards(ordered)
-    elements = [[Record(content_key(one), one) for one in bundle] for bundle in bundles]
+    elements = [[Record(key_of(one), one) for one in bundle] for bundle in bundles]
     stage = StageRecords(str(folder / "staged"), 100 if ordered else 1 << 40)
     staged = [part for bundle in elements for part in run_do_fn(stage, bundle, **NOW)]
     assigned = run_do_fn(AssignToShards(shard_input), staged, [num_shards])
@@ -147,11 +141,26 @@ def write_shards(
 ANY_RECORDS = st.lists(st.one_of(st.binary(max_size=40), st.binary(min_size=90, max_size=400)))
 
 
-@given(ANY_RECORDS, st.integers(1, 5), st.integers(1, 4), st.booleans(), st.randoms())
+@settings(
+    max_examples=num_examples(200, quick=20),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    records=ANY_RECORDS,
+    num_shards=st.integers(1, 5),
+    num_bundles=st.integers(1, 4),
+    ordered=st.booleans(),
+    batch_bytes=st.sampled_from([0, 100, 1000, 1 << 20]),
+    random=st.randoms(use_true_random=False),
+)
 def test_any_records_in_any_bundles_come_back(
-    tmp_path_factory, records, num_shards, num_bundles, ordered, random
+    tmp_path_factory, monkeypatch, records, num_shards, num_bundles, ordered, batch_bytes, random
 ) -> None:
-    """All of them; each shard with the same records on each run, and in order if that is asked."""
+    """All of them; each shard with the same records on each run, and in order if that is asked.
+
+    The order is that of keys, then lengths, then checksums.
+    """
+    monkeypatch.setattr(staging, "_BATCH_BYTES", batch_bytes)
     folder = tmp_path_factory.mktemp("any")
     runs = []
     for _ in range(2):
@@ -162,11 +171,12 @@ def test_any_records_in_any_bundles_come_back(
         assert (info.num_bytes, info.crc32c) == (len(data), crc32c(data))
         assert info.num_records == len(found)
     assert Counter(one for *_, found in runs[0] for one in found) == Counter(records)
-    for (_, data, found), (_, other_data, other) in zip(*runs, strict=True):
+    for (info, data, found), (_, other_data, other) in zip(*runs, strict=True):
         assert Counter(found) == Counter(other)
+        assert {shard_of(key_of(one), num_shards) for one in found} <= {info.shard}
         if ordered:
             assert data == other_data
-            assert found == sorted(found, key=content_key)
+            assert found == sorted(found, key=lambda one: (key_of(one), len(one), crc32c(one)))
 
 
 def test_other_elements_through_a_coder(tmp_path):

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,13 +47,6 @@ def test_kernels_of_several_structured_types_from_several_processes(tmp_path: Pa
     """numba gives both types the same name if they are the first of their processes."""
     for types in (["NARROW"], ["WIDE"], ["NARROW", "WIDE"], ["WIDE", "NARROW"]):
         run_script(tmp_path, SORT, *types)
-
-
-@pytest.mark.slow
-def test_processes_that_compile_at_once(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as executor:
-        list(executor.map(lambda name: run_script(tmp_path, SORT, name), ["NARROW", "WIDE"] * 2))
-    run_script(tmp_path, SORT, "NARROW", "WIDE")
 
 
 @pytest.mark.slow
@@ -152,12 +144,3 @@ def test_a_change_in_another_file_is_seen(tmp_path: Path) -> None:
         (tmp_path / file).write_text(files[file])
         expected += 2 * more
         assert run_script(tmp_path, script) == f"{expected} 0", new
-
-
-def test_a_kernel_runs_without_the_lock_and_is_a_plain_function_for_others() -> None:
-    @kernel
-    def add(x, y):
-        return x + y
-
-    assert add(1, 2) == 3
-    assert add.targetoptions["nogil"]

@@ -163,20 +163,6 @@ def test_a_slow_cut_on_prism_keeps_its_state(
     assert files_of(make_dataset(source, tmp_path / "prism", *runner)) == files_of(in_memory)
 
 
-@pytest.mark.slow
-def test_a_probe_stays_on_its_side_when_data_grows(tmp_path: Path) -> None:
-    table = measurements_table(2000, seed=6, num_probes=60)
-    sides = []
-    for number, rows in enumerate((table.slice(0, 700), table)):
-        source = write_input(tmp_path / f"in{number}", rows)
-        output = make_dataset(source, tmp_path / f"out{number}", "--train_ratio=0.5")
-        index = pq.read_table(output / "train" / "rows.parquet", columns=["src_addr"])
-        sides.append(set(index["src_addr"].to_pylist()))
-    both = {row for row in sides[1] if row in set(reference_rows(table.slice(0, 700)))}
-    assert sides[0] == both
-    assert 15 <= len(sides[1]) <= 45
-
-
 def test_all_in_train_leaves_empty_shards_in_test(table: pa.Table, tmp_path: Path) -> None:
     source, output = write_input(tmp_path / "in", table), tmp_path / "out"
     assert (

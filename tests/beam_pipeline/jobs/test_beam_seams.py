@@ -4,19 +4,13 @@ import inspect
 import re
 import subprocess
 import sys
-from typing import Any
 
-import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.runners.worker import bundle_processor, sdk_worker
+from apache_beam.runners.worker import sdk_worker
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import beam_seams
-from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
-from beam_pipeline.jobs.frame import new_pipeline
-from beam_pipeline.jobs.local_runner import local_workers
 from tests.support.repository import ROOT
 
 ORIGINALS = """
@@ -57,20 +51,3 @@ def test_each_seam_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     message = r"apache-beam .* lacks STATE_CACHE_SIZE_MB, .*: install apache-beam==2\.77"
     with pytest.raises(ProbelineError, match=message):
         beam_seams.check_beam()
-
-
-def test_state_sampler_delays_no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beam joins that thread when a bundle ends, and it may just have gone to sleep."""
-    periods: list[int] = []
-    make = bundle_processor.BundleProcessor.__init__
-
-    def seen(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
-        periods.append(self.state_sampler.sampling_period_ms)
-
-    monkeypatch.setattr(bundle_processor.BundleProcessor, "__init__", seen)
-    options = PipelineOptions(runner=IN_MEMORY_RUNNER)
-    with local_workers(options), new_pipeline(options) as pipeline:
-        _ = pipeline | beam.Create([1]) | beam.Reshuffle()
-    assert periods
-    assert max(periods) <= 10

@@ -79,18 +79,6 @@ def test_what_a_person_says_of_packages_holds(
     assert setup.requirements_cache == cache
 
 
-def test_private_workers_that_would_wait_for_pip(clone: Path, capsys) -> None:
-    image, setup = f"--sdk_container_image={IMAGE}", f"--setup_file={clone}/setup.py"
-    for flags in ([setup], [image, "--no_use_public_ips"], [setup, "--use_public_ips"]):
-        prepare_workers(PipelineOptions(flags))
-    assert capsys.readouterr().err == ""
-    for flags in ([setup], [setup, image]):
-        prepare_workers(PipelineOptions([*flags, "--no_use_public_ips"]))
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "--no_use_public_ips" in line and "Cloud NAT" in line
-        assert "--sdk_container_image" in line
-
-
 # --- the proof that workers could do it -----------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 Every file below the output and the temporary folder is searched, also after a crash.
 """
 
-import json
 import os
 import re
 import signal
@@ -40,18 +39,15 @@ from tests.support.kills import KILL_POINTS, kill_script
 from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
 
-# --- input of two formats, and the search for addresses -----------------------------------------
-
-START = 1_700_000_000
+# --- input, and the search for addresses -----------------------------------------
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file of input, the addresses in it and the reasons of its dead letters."""
+    """A file of input, and the addresses in it."""
 
     path: Path
     addresses: frozenset[str]
-    reasons: dict[str, int]
 
 
 def bad_rows(good: dict) -> list[dict]:
@@ -95,48 +91,7 @@ def parquet_input(folder: Path) -> Input:
     whole = pa.concat_tables([table.slice(0, 700), bad, table.slice(700)])
     pq.write_table(whole, folder / "input.parquet", row_group_size=400)
     addresses = addresses_of(table) | {"198.51.100.99"}
-    return Input(folder / "input.parquet", addresses, REASONS)
-
-
-def results() -> list[dict]:
-    """RIPE Atlas results of the measurements of `plain_table`, two pings each."""
-    return [
-        {
-            "type": "ping",
-            "af": row["ip_version"],
-            "from": row["src_addr"],
-            "src_addr": "172.29.77.3",
-            "dst_addr": row["dst_addr"],
-            "timestamp": START + number,
-            "result": [{"x": "*"} if row["rtt"] < 0 else {"rtt": row["rtt"]}, {"rtt": 2.5}],
-        }
-        for number, row in enumerate(plain_table().slice(0, 500).to_pylist())
-    ]
-
-
-def json_input(folder: Path) -> Input:
-    lines = [json.dumps(result) for result in results()]
-    first = results()[0]
-    lines[100:100] = [
-        lines[0][:80],
-        json.dumps({**first, "result": []}),
-        json.dumps({**first, "result": [], "dnserr": "no host-203-0-113-77"}),
-        json.dumps({**first, "from": "fe80::aaaa:1%eth0"}),
-        json.dumps([first]),
-    ]
-    (folder / "ping.json").write_text("\n".join(lines))
-    addresses = addresses_of(plain_table().slice(0, 500)) | {"172.29.77.3"}
-    reasons = {
-        "dns_error": 1,
-        "json_invalid": 1,
-        "json_not_an_object": 1,
-        "no_results": 1,
-        "src_addr_zone_id": 2,
-    }
-    return Input(folder / "ping.json", addresses, reasons)
-
-
-INPUTS = {"parquet": parquet_input, "json": json_input}
+    return Input(folder / "input.parquet", addresses)
 
 
 def forms_of(addresses: Iterable[str]) -> list[bytes]:
@@ -215,13 +170,10 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", INPUTS)
-def test_no_address_of_the_input_is_written_or_said(
-    tmp_path: Path, key_file: Path, kind: str
-) -> None:
+def test_no_address_of_the_input_is_written_or_said(tmp_path: Path, key_file: Path) -> None:
     """Beam's whole log is on; a second file cannot be read and begins with an address."""
     (tmp_path / "in").mkdir()
-    source = INPUTS[kind](tmp_path / "in")
+    source = parquet_input(tmp_path / "in")
     (tmp_path / "in" / "list").write_text("203.0.113.300\n203.0.113.77\n")
     (tmp_path / "run").mkdir()
     output = tmp_path / "run" / "out"
@@ -230,7 +182,7 @@ def test_no_address_of_the_input_is_written_or_said(
     done = run(tmp_path / "run", "-m", "beam_pipeline.main", *flags)
     assert done.returncode == 0, done.stderr.decode()
     manifest = open_dataset(str(output)).manifest
-    assert manifest.counts.dead_letters == {**source.reasons, "file_unreadable": 1}
+    assert manifest.counts.dead_letters == {**REASONS, "file_unreadable": 1}
     assert search([tmp_path / "run"], source.addresses, done.stdout, done.stderr) == {}
     letters = [
         letter
@@ -257,22 +209,6 @@ def test_what_a_crash_leaves_has_no_address_and_the_next_run_is_whole(
     assert list(output.rglob("*"))
     assert search([tmp_path], source.addresses, done.stdout, done.stderr) == {}
     assert files_of(make_dataset(source.path, output, *anonymized(key_file))) == files_of(whole)
-
-
-@pytest.mark.slow
-def test_an_error_names_no_address_of_the_input(
-    source: Input, key_file: Path, tmp_path: Path
-) -> None:
-    """A probe in an error of a later step, with its traceback and the log, is another one."""
-    script = (
-        "import beam_pipeline.probe_rows.packets as m\n"
-        "m.src_ids = lambda hi, lo: 0 * lo.view('i8') + 5\n"
-        "import sys; from beam_pipeline.main import main; sys.exit(main(sys.argv[1:]))"
-    )
-    flags = [f"--input={source.path}", f"--output={tmp_path}/out", *FLAGS, "--debug"]
-    done = run(tmp_path, "-c", script, *flags, *anonymized(key_file))
-    assert done.returncode == 1 and b"have the same src_id 5" in done.stderr
-    assert search([tmp_path], source.addresses, done.stdout, done.stderr) == {}
 
 
 def test_the_search_finds_addresses_where_they_are(source: Input, tmp_path: Path) -> None:

@@ -1,18 +1,19 @@
-"""Buckets against a dict of sorted lists: every history whole and once, in any memory."""
+"""Buckets: their size, the memory that sorting one takes, and chunk files that changed.
+
+That every history comes out whole, once and sorted is in test_grouping.py.
+"""
 
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.addresses import format_any
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.bucket import MAX_BUCKETS, Bucket, LargeHistory, num_buckets
@@ -28,9 +29,8 @@ from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SORT_MEMORY_BYTES
 from beam_pipeline.probe_rows.pregroup import Grouped
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
-from tests.support.buckets import MEASUREMENTS, Measurement, Record, reference, some_units, store
-from tests.support.helpers import MAPPED_IPV4, quick_and_slow, records_as_tuples
-from tests.support.properties import num_examples
+from tests.support.buckets import Measurement, some_units, store
+from tests.support.helpers import MAPPED_IPV4, quick_and_slow
 
 
 def test_buckets_and_their_size_grow_with_the_input() -> None:
@@ -41,84 +41,6 @@ def test_buckets_and_their_size_grow_with_the_input() -> None:
     large = [size / number for size, number in zip(sizes, numbers) if size >= 10**8]
     assert all(a <= 1.01 * b for a, b in pairwise(large))  # fewer chunks than the square
     assert num_buckets(35 * 10**9) > 0.99 * MAX_BUCKETS
-
-
-def histories_of(
-    folder: Path, chunks: Iterable[Chunk], reader: ClaimReader, memory_bytes: int
-) -> Iterator[tuple[str, list[Record], str]]:
-    """Yields each probe of a bucket with its history and how it was sorted."""
-    sorter = ExternalSort(f"{folder}/runs", reader, memory_bytes)
-    for history in Bucket(chunks, reader, memory_bytes, str(folder)).histories():
-        if isinstance(history, LargeHistory):
-            records = [r for block in sorter.sort(history.runs) for r in records_as_tuples(block)]
-            wide = any(destination >> 32 != 0xFFFF for _, destination, _ in records)
-            assert len(records) * (WIDE if wide else NARROW).itemsize > memory_bytes
-            yield history.src_addr, records, "external"
-        else:
-            src_addrs = format_any(history.src_hi, history.src_lo).to_pylist()
-            run, bounds = history.run, history.bounds
-            assert run.nbytes <= memory_bytes
-            assert len(bounds) == len(src_addrs) + 1
-            assert bounds[0] == 0 and bounds[-1] == len(run)
-            for src_addr, start, end in zip(src_addrs, bounds[:-1], bounds[1:], strict=True):
-                records = records_as_tuples(run[start:end])
-                wide = any(destination >> 32 != 0xFFFF for _, destination, _ in records)
-                assert run.dtype == (WIDE if wide else NARROW)
-                yield src_addr, records, "in memory"
-
-
-def sort_all(
-    folder: Path, chunks: dict[int, list[Chunk]], memory_bytes: int
-) -> tuple[dict[str, list[Record]], Counter[str]]:
-    """Returns every history, which must come once, and in how many ways they were sorted."""
-    reader = ClaimReader(str(folder))
-    histories, ways = {}, Counter()
-    for of_bucket in chunks.values():
-        for src_addr, records, way in histories_of(folder, of_bucket, reader, memory_bytes):
-            assert src_addr not in histories
-            histories[src_addr] = records
-            ways[way] += 1
-    reader.close()
-    return histories, ways
-
-
-@settings(
-    max_examples=num_examples(300, quick=20),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    measurements=MEASUREMENTS,
-    cuts=st.lists(st.integers(0, 80), max_size=6),
-    buckets=st.integers(1, 12),
-    memory_bytes=st.one_of(st.integers(1, 300), st.integers(1, 4000)),
-    inline_bytes=st.sampled_from([0, 50, 200, 1 << 20]),
-    large=st.sampled_from([1, 2, 5, 100_000]),
-    with_span=st.sampled_from([1, 3, 100_000]),
-    random=st.randoms(use_true_random=False),
-)
-def test_every_history_comes_out_whole_once_and_sorted(
-    tmp_path_factory,
-    monkeypatch,
-    measurements,
-    cuts,
-    buckets,
-    memory_bytes,
-    inline_bytes,
-    large,
-    with_span,
-    random,
-):
-    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large)
-    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.SPAN_RECORDS", with_span)
-    folder = tmp_path_factory.mktemp("bucket")
-    bounds = [0, *sorted(cuts), len(measurements)]
-    units = [measurements[start:end] for start, end in pairwise(bounds)]
-    chunks = store(folder, units, buckets, inline_bytes)
-    for of_bucket in chunks.values():
-        random.shuffle(of_bucket)
-    assert all(0 <= key < buckets for key in chunks)
-    histories, _ = sort_all(folder, chunks, memory_bytes)
-    assert histories == reference(units)
 
 
 def sizes_of(chunk: Chunk) -> list[int]:
@@ -141,27 +63,30 @@ def test_as_many_probes_are_sorted_at_a_time_as_the_memory_holds(tmp_path):
 # --- memory -------------------------------------------------------------------------------------
 
 
-def inlined(chunks: Iterable[Chunk], reader: ClaimReader) -> Iterator[Chunk]:
-    """Yields chunks as a shuffle service does that carries their payloads."""
-    for chunk in chunks:
-        probes, narrow, wide = map(reader.read, (chunk.probes, chunk.narrow, chunk.wide))
-        yield Chunk(probes, narrow, wide, chunk.spans)
-
-
-def peak_of(folder: Path, chunks: list[Chunk], memory_bytes: int, inline: bool = False) -> int:
-    """Returns the most bytes that sorting a bucket takes, once its kernels are compiled."""
-    reader = ClaimReader(str(folder))
+def sort_all(folder: Path, chunks: list[Chunk], memory_bytes: int) -> Counter[str]:
+    """Sorts a bucket; returns how many probes were sorted in which way."""
+    reader, ways = ClaimReader(str(folder)), Counter()
     sorter = ExternalSort(f"{folder}/runs", reader, memory_bytes)
-    for some in (chunks[:2], chunks):
-        tracemalloc.start()
-        shuffled = inlined(some, reader) if inline else some
-        for history in Bucket(shuffled, reader, memory_bytes, str(folder)).histories():
+    try:
+        for history in Bucket(chunks, reader, memory_bytes, str(folder)).histories():
             if isinstance(history, LargeHistory):
+                ways["external"] += 1
                 for _ in sorter.sort(history.runs):
                     pass
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    reader.close()
+            else:
+                ways["in memory"] += len(history.bounds) - 1
+    finally:
+        reader.close()
+    return ways
+
+
+def peak_of(folder: Path, chunks: list[Chunk], memory_bytes: int) -> int:
+    """Returns the most bytes that sorting a bucket takes, once its kernels are compiled."""
+    sort_all(folder, chunks[:2], memory_bytes)
+    tracemalloc.start()
+    sort_all(folder, chunks, memory_bytes)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     return peak
 
 
@@ -187,14 +112,6 @@ def store_busy(folder: Path, num_units: int, records: int) -> list[Chunk]:
         chunks += [chunk for _, chunk in store_chunks(grouped, writer)]
         writer.close()
     return chunks
-
-
-def test_memory_stays_a_small_multiple_where_all_payloads_come_inline(tmp_path):
-    chunks = store_busy(tmp_path, 400, 6_000)
-    memory_bytes, file_buffer = SORT_MEMORY_BYTES // 10, 1 << 20
-    total = sum(sum(sizes_of(chunk)) for chunk in chunks)
-    peak = peak_of(tmp_path, chunks, memory_bytes, inline=True)
-    assert peak < 5 * memory_bytes + file_buffer < total / 3
 
 
 @pytest.mark.parametrize("share", quick_and_slow([0.7, 0.99, 1.01], [0.99]))
@@ -235,9 +152,9 @@ def test_a_chunk_that_changed_on_storage_ends_the_run(
 ):
     """One that was cut or is gone, too."""
     monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", 100)
-    chunks = store(tmp_path, damaged_units(large))
-    assert sort_all(tmp_path, chunks, memory_bytes)[1] == ways
-    payload: Any = getattr(chunks[0][1], part)
+    (chunks,) = store(tmp_path, damaged_units(large)).values()
+    assert sort_all(tmp_path, chunks, memory_bytes) == ways
+    payload: Any = getattr(chunks[1], part)
     path = Path(f"{tmp_path}{payload.path}")
     data = bytearray(path.read_bytes())
     end = payload.offset + payload.length

@@ -2,14 +2,11 @@
 
 import tracemalloc
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows import external_sort
@@ -21,16 +18,11 @@ from beam_pipeline.probe_rows.external_sort import (
     load_all,
 )
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, PayloadReader
-from tests.support.buckets import Record
 from tests.support.helpers import (
     is_sorted,
     make_run,
     quick_and_slow,
-    records_as_tuples,
-    records_strategy,
-    run_of_tuples,
 )
-from tests.support.properties import num_examples
 
 
 def unread(
@@ -85,69 +77,6 @@ def sort_all(
     finally:
         reader.close()
     return Sorted(blocks, reader.num_reads, sorter.spilled_bytes)
-
-
-def tuples_of(blocks: list[np.ndarray]) -> list[tuple]:
-    return [record for block in blocks for record in records_as_tuples(block)]
-
-
-BORDERS = st.lists(st.integers(0, 80), max_size=12)
-
-
-def assert_plain_sort(
-    folder: Path, groups: list[list[Record]], memory_bytes: int, inline_bytes: int, known: set[int]
-) -> None:
-    stored = store(folder, [run_of_tuples(sorted(group)) for group in groups], inline_bytes)
-    blocks = sort_all(folder, stored, memory_bytes, lambda number: number in known).blocks
-    assert tuples_of(blocks) == sorted(record for group in groups for record in group)
-    assert all(len(block) for block in blocks)
-    assert len({block.dtype for block in blocks}) == 1
-
-
-in_folder = settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    max_examples=num_examples(60),
-)
-MEMORY_BYTES = st.integers(0, 20_000).map(lambda n: n // 20)
-KNOWN = st.sets(st.integers(0, 25))
-
-
-@in_folder
-@given(
-    records=st.lists(records_strategy(), min_size=1, max_size=80),
-    borders=BORDERS,
-    overlaps=st.lists(st.integers(0, 30), min_size=13, max_size=13),
-    times=st.sampled_from([1, 5, 20, 1 << 40]),
-    memory_bytes=MEMORY_BYTES,
-    fan_in=st.sampled_from([2, 3, 64]),
-    inline_bytes=st.sampled_from([0, 50, 10_000]),
-    known=st.one_of(KNOWN, st.just(set(range(30)))),
-    random=st.randoms(use_true_random=False),
-)
-def test_runs_that_are_disjoint_touch_overlap_or_lie_in_others(
-    tmp_path,
-    monkeypatch,
-    records,
-    borders,
-    overlaps,
-    times,
-    memory_bytes,
-    fan_in,
-    inline_bytes,
-    known,
-    random,
-):
-    """Stretches of a history, prolonged into those behind them; times are few: borders tie."""
-    monkeypatch.setattr(external_sort, "MAX_FAN_IN", fan_in)
-    history = sorted((time % times, *others) for time, *others in records)
-    bounds = sorted({0, *(border for border in borders if border < len(history)), len(history)})
-    groups = [
-        history[start : end + longer]
-        for (start, end), longer in zip(pairwise(bounds), overlaps, strict=False)
-    ]
-    random.shuffle(groups)
-    assert_plain_sort(tmp_path, groups, memory_bytes, inline_bytes, known)
 
 
 # --- what is read and written -------------------------------------------------------------------

@@ -19,12 +19,11 @@ import pytest
 
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.main import main
 from beam_pipeline.probe_rows import bucket, grouping, row_splitting
 from beam_pipeline.shards import claim_checks
 from beam_pipeline.storage import many_files
 from benchmarks.engine_servers import Flink, free_port, running_server
-from tests.support.engines import JAVA, Gcs, flink_is_built, stored_objects
+from tests.support.engines import JAVA, flink_is_built
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, make_dataset, write_input
 from tests.support.kills import BUCKET_ROWS, KILL_POINTS
@@ -115,23 +114,6 @@ def test_flink_writes_the_same_bytes(
 ) -> None:
     flags = [*flink.flags(parallelism), f"--inline_bytes={inline_bytes}"]
     assert whole(make_dataset(source, tmp_path / "out", *flags)) == expected
-
-
-def test_flink_reads_and_writes_objects(
-    source: Path, expected: dict[str, bytes], gcs: Gcs, flink: Flink
-) -> None:
-    bucket = gcs.make_bucket()
-    gcs.upload(source.parent, f"{bucket}/in")
-    flags = [f"--input={bucket}/in/*", f"--output={bucket}/out", *FLAGS, *flink.flags()]
-    assert main(flags) == 0
-    written = stored_objects(f"{bucket}/out")
-    # A dead letter names its file, the data card the input: others here.
-    letters = {name for name in expected if name.startswith("dead_letter/")}
-    told = {"README.md", "croissant.json", "manifest.json", "_SUCCESS", *letters}
-    assert set(written) == set(expected)
-    assert {name: written[name] for name in set(written) - told} == {
-        name: expected[name] for name in set(expected) - told
-    }
 
 
 # What fails once, one call of each stage: its owner, its name and the number of the call.

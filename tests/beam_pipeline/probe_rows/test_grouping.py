@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.packets import Packet
 from beam_pipeline.probe_rows.row_splitting import OpenRows, Segment
 from beam_pipeline.shards.claim_checks import ClaimReader, payload_bytes
-from tests.support.buckets import MEASUREMENTS, Record, reference, some_units, store
+from tests.support.buckets import MEASUREMENTS, Record, reference, store
 from tests.support.helpers import records_as_tuples, run_do_fn, run_of_tuples
 from tests.support.probe_rows_on_disk import options_of, plain_cut, rows_in
 from tests.support.properties import num_examples
@@ -86,46 +87,65 @@ def wanted_rows(histories: dict[str, list[Record]], row_format: RowFormat) -> Ro
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @settings(
-    max_examples=num_examples(150, quick=15),
+    max_examples=num_examples(300, quick=30),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     measurements=MEASUREMENTS.filter(len),
-    num_units=st.integers(1, 4),
+    cuts=st.lists(st.integers(0, 80), max_size=12),
+    longer=st.lists(st.integers(0, 30), min_size=13, max_size=13),
+    times=st.sampled_from([1, 20, 1 << 62]),
     limit=st.one_of(st.integers(2000, 3000), st.just(1 << 20)),
-    memory_bytes=st.integers(1, 3000),
+    memory_bytes=st.one_of(st.integers(1, 300), st.integers(1, 3000)),
+    fan_in=st.sampled_from([2, 3, 64]),
+    inline_bytes=st.sampled_from([0, 50, 1 << 20]),
+    with_span=st.sampled_from([1, 3, 100_000]),
     packet_bytes=st.sampled_from([1, 500, 1 << 20]),
     packet_rows=st.sampled_from([1, 3, 1000]),
     segment_bytes=st.sampled_from([1, 100, 1 << 20]),
-    large=st.sampled_from([2, 100_000]),
-    num_repeated=st.integers(0, 80),
+    large=st.sampled_from([1, 5, 100_000]),
     drop=st.booleans(),
+    random=st.randoms(use_true_random=False),
 )
 def test_rows_and_segments_make_the_rows_of_the_plain_cut(
     tmp_path_factory,
     monkeypatch,
     encoding,
     measurements,
-    num_units,
+    cuts,
+    longer,
+    times,
     limit,
     memory_bytes,
+    fan_in,
+    inline_bytes,
+    with_span,
     packet_bytes,
     packet_rows,
     segment_bytes,
     large,
-    num_repeated,
     drop,
+    random,
 ):
-    """Duplicates that are dropped are those of a set, within a work unit and between them."""
+    """Work units are stretches of time, prolonged into those behind them: borders tie.
+
+    Duplicates that are dropped are those of a set, within a work unit and between them.
+    """
     monkeypatch.setattr(grouping, "SORT_MEMORY_BYTES", memory_bytes)
     monkeypatch.setattr(grouping, "SEGMENT_BYTES", segment_bytes)
     monkeypatch.setattr(packets, "_MAX_BYTES", packet_bytes)
     monkeypatch.setattr(packets, "_MAX_ROWS", packet_rows)
     monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large)
+    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.SPAN_RECORDS", with_span)
+    monkeypatch.setattr("beam_pipeline.probe_rows.external_sort.MAX_FAN_IN", fan_in)
     folder, row_format = tmp_path_factory.mktemp("grouping"), RowFormat(encoding, limit)
-    units = [measurements[number::num_units] for number in range(num_units)]
-    units[-1] += measurements[:num_repeated]
-    ((_, chunks),) = store(folder, units).items()
+    few = [(source, (time % times, *others)) for source, (time, *others) in measurements]
+    few.sort(key=lambda each: each[1])
+    bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(few)}), len(few)]
+    stretches = zip(pairwise(bounds), longer, strict=False)
+    units = [few[start : end + more] for (start, end), more in stretches]
+    ((_, chunks),) = store(folder, units, inline_bytes=inline_bytes).items()
+    random.shuffle(chunks)
     cut, segments, num_dropped = sort_bucket(folder, chunks, row_format, drop)
     histories = reference(units)
     wanted = {s: sorted(set(records)) if drop else records for s, records in histories.items()}
@@ -139,20 +159,3 @@ def test_rows_and_segments_make_the_rows_of_the_plain_cut(
         assert packet.num_rows == 1 or (
             run_bytes <= packet_bytes and packet.num_rows <= packet_rows
         )
-
-
-def test_short_rows_travel_together_up_to_a_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(packets, "_MAX_BYTES", 4000)
-    units = some_units(2, num_probes=100, per_probe=5, wide_share=0.3)
-    ((_, chunks),) = store(tmp_path, units).items()
-    cut, segments, _ = sort_bucket(tmp_path, chunks, RowFormat("compact", 1 << 20))
-    assert segments == {}
-    rows = as_rows(rows_in(cut, str(tmp_path)))
-    assert rows == wanted_rows(reference(units), RowFormat("compact", 1 << 20))
-    for split in (0, 1):
-        for is_wide, row_bytes in ((False, 160), (True, 280)):
-            of_kind = [p for p in cut if (p.split, p.is_wide) == (split, is_wide)]
-            lengths = [packet.num_rows for packet in of_kind]
-            assert set(lengths[:-1]) <= {4000 // row_bytes} and lengths[-1] <= 4000 // row_bytes
-            ends = [end for packet in of_kind for end in (packet.first, packet.last)]
-            assert ends == sorted(ends)

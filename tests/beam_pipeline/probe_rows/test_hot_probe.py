@@ -44,18 +44,6 @@ def test_a_probe_of_twenty_million_measurements(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.prism
-def test_a_hot_probe_on_prism(tmp_path: Path, prism: str) -> None:
-    """The runner is a process of its own; both together stay within bounds."""
-    generate(tmp_path / "in", 10_000_000, hot_share=0.9)
-    peak = run_job(
-        tmp_path / "in", tmp_path / "out", "--runner=PrismRunner", f"--prism_location={prism}"
-    )
-    assert peak < 800
-    assert verify.main([str(tmp_path / "out")]) == 0
-
-
-@pytest.mark.slow
 @pytest.mark.flink
 def test_a_hot_probe_on_flink(tmp_path: Path) -> None:
     """Its 400 MB fit neither Flink's default memory, 128 MB, nor the heap given here."""

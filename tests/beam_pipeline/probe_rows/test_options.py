@@ -14,7 +14,6 @@ from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, check_job_server, 
 from beam_pipeline.jobs.local_runner import local_workers
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import launch
-from beam_pipeline.probe_rows.launch import inline_bytes
 from beam_pipeline.probe_rows.options import DEFAULT_RECORD_OPTIONS, parse
 from beam_pipeline.sources.inputs import MeasurementFile
 from beam_pipeline.storage.matching import FileVersion
@@ -79,19 +78,6 @@ def test_no_timer_of_beam_cuts_a_stream_between_workers() -> None:
     with local_workers(parse(NEEDED)[1]):
         pass
     assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS > 365 * 86_400_000
-
-
-def test_small_payloads_travel_inline_where_that_is_cheap() -> None:
-    cloud = ["--project=p", "--region=r", "--temp_location=gs://b/t"]
-    for output, flags, expected in (
-        ("rows", [], 0),
-        ("gs://b/rows", [], 65536),
-        ("gs://b/rows", ["--runner=DataflowRunner", *cloud], 65536),
-        ("gs://b/rows", ["--runner=FlinkRunner"], 0),
-        ("rows", ["--inline_bytes=5"], 5),
-    ):
-        options, beam_options = parse(["--input=x", f"--output={output}", *flags])
-        assert inline_bytes(options, beam_options) == expected
 
 
 def test_array_record_options_of_tfrecord() -> None:

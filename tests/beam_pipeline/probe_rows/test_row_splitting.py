@@ -228,16 +228,3 @@ def test_rows_in_two_files_are_stored_again(tmp_path):
 def is_found(row: Packet) -> bool:
     """Whether a row is read where its segments lie."""
     return isinstance(row.run, StoredPayload) and "segments-" in row.run.path
-
-
-def test_a_stored_segment_that_changed_ends_the_run(tmp_path):
-    run = make_run(90, seed=14)
-    segments = stored_segments(tmp_path, run, 45)
-    payload = segments[0].run.payload
-    assert isinstance(payload, StoredPayload)
-    path = Path(f"{tmp_path}{payload.path}")
-    data = bytearray(path.read_bytes())
-    data[-8] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ProbelineError, match="changed after it was written"):
-        Probe("compact", 1 << 20, str(tmp_path)).receive_all(segments)

@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from beam_pipeline.dataset.tfrecord import TFRecordWriter, read_tfrecord
 from beam_pipeline.errors import ProbelineError
@@ -35,7 +33,6 @@ from beam_pipeline.shards.writing import (
 )
 from beam_pipeline.storage.files import crc32c
 from tests.support.helpers import NOW, quick_and_slow, run_do_fn
-from tests.support.properties import num_examples
 
 SCHEMA = pa.schema([("start", pa.binary())])
 ORDERED = StagedShards(ordered=True)
@@ -50,48 +47,6 @@ def stage(folder: Path, bundles: list[list[Pair]], inline_bytes: int = 20) -> li
         do_fn = StageRecords(str(folder / "staged"), inline_bytes)
         staged += run_do_fn(do_fn, [Record(*pair) for pair in pairs], **NOW)
     return staged
-
-
-def in_order(pairs: list[Pair]) -> list[Pair]:
-    return sorted(pairs, key=lambda pair: (pair[0], len(pair[1]), crc32c(pair[1])))
-
-
-PAIRS = st.tuples(
-    st.sampled_from([b"", b"a", b"a\0", b"a\0b", b"b", b"\x7f", b"\x80", b"\xff", b"\xff\xff"]),
-    st.one_of(st.sampled_from([b"", b"x", b"y", b"x" * 50]), st.binary(max_size=60)),
-)
-
-
-@settings(
-    max_examples=num_examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    bundles=st.lists(st.lists(PAIRS, max_size=12), max_size=5),
-    inline_bytes=st.sampled_from([0, 20, 1000]),
-    batch_bytes=st.integers(0, 200),
-    random=st.randoms(use_true_random=False),
-)
-def test_records_come_by_key_then_length_then_checksum_in_batches_of_bounded_size(
-    tmp_path, monkeypatch, bundles, inline_bytes, batch_bytes, random
-):
-    monkeypatch.setattr(staging, "_BATCH_BYTES", batch_bytes)
-    monkeypatch.setattr(staging, "_FRAMING_BYTES", 3)
-    staged = [EMPTY, *stage(tmp_path, bundles, inline_bytes)]
-    random.shuffle(staged)
-    reader = ClaimReader()
-    records = ShardRecords(staged, reader)
-    wanted = in_order([pair for pairs in bundles for pair in pairs])
-    assert len(records) == len(wanted)
-    assert records.lengths == [len(payload) for _, payload in wanted]
-    read: list[bytes] = []
-    sizes = [length + 3 for length in records.lengths]
-    for payloads, _ in records.batches():
-        start, end = len(read), len(read) + len(payloads)
-        assert end - start == 1 or sum(sizes[start:end]) <= batch_bytes
-        assert end == len(wanted) or sum(sizes[start : end + 1]) > batch_bytes
-        read += payloads
-    reader.close()
-    assert read == [payload for _, payload in wanted]
 
 
 @pytest.mark.parametrize("inline_bytes", quick_and_slow([0, 100], [0]))
@@ -141,23 +96,6 @@ RECORDS = [Record(b"%05d" % number, payload) for number, payload in enumerate(PA
 
 def inline_sizes(staged: StagedRecords) -> int:
     return sum(len(payload or b"") for payload in staged.batch()["inline"].to_pylist())
-
-
-def test_inline_payloads_leave_before_they_fill_the_memory(tmp_path):
-    """Else a bundle of records just below `inline_bytes` would be in memory as a whole."""
-    do_fn = StageRecords(str(tmp_path), 64 << 10)
-    do_fn.start_bundle()
-    payload, limit = b"x" * (56 << 10), 8 << 20
-    held = largest = 0
-    for _ in range(600):
-        held += len(payload)
-        for staged in do_fn.process(Record(b"k", payload), **NOW):
-            held -= inline_sizes(staged)
-        largest = max(largest, held)
-    left = sum(inline_sizes(staged.value) for staged in do_fn.finish_bundle())
-    assert held == left
-    assert largest <= limit + len(payload)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_batch_of_staged_records_is_no_larger_than_the_limits(tmp_path, monkeypatch):

@@ -1,26 +1,22 @@
 """--anonymize: its key, CryptoPAn as published, and no address of the input in what is read."""
 
-import base64
 import bz2
 import gzip
 import io
 import json
 import os
 import pickle
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from google.auth.credentials import AnonymousCredentials
-from google.cloud import secretmanager
+from google.api_core.exceptions import PermissionDenied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from yacryptopan import CryptoPAn
@@ -186,42 +182,14 @@ def test_a_key_on_gs(gcs: Gcs, tmp_path: Path) -> None:
         find_key("gs://no-such-bucket-4712/key")
 
 
-class SecretManager(BaseHTTPRequestHandler):
-    """Answers for one version of one secret as the service does, and refuses all others."""
+def test_a_key_in_secret_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    def access(name: str) -> SimpleNamespace:
+        if name != SECRET:
+            raise PermissionDenied("Permission denied.")
+        return SimpleNamespace(payload=SimpleNamespace(data=KEY))
 
-    def do_GET(self) -> None:
-        status, answer = 403, {"error": {"code": 403, "message": "Permission denied."}}
-        if self.path.partition("?")[0] == f"/v1/{SECRET}:access":
-            data = base64.b64encode(KEY).decode()
-            status, answer = 200, {"name": SECRET, "payload": {"data": data}}
-        body = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def secret_manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with HTTPServer(("127.0.0.1", 0), SecretManager) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        client = partial(
-            secretmanager.SecretManagerServiceClient,
-            credentials=AnonymousCredentials(),
-            transport="rest",
-            client_options={"api_endpoint": f"http://127.0.0.1:{server.server_port}"},
-        )
-        monkeypatch.setattr(anonymize_key, "_secret_client", client)
-        yield
-        server.shutdown()
-
-
-@pytest.mark.usefixtures("secret_manager")
-def test_a_key_in_secret_manager() -> None:
+    client = SimpleNamespace(access_secret_version=access)
+    monkeypatch.setattr(anonymize_key, "_secret_client", lambda: client)
     assert find_key(SECRET) == KeyReference(SECRET, fingerprint(KEY))
     with pytest.raises(ProbelineError, match="Secret Manager Secret Accessor") as refusal:
         find_key(SECRET.replace("anonymize", "other"))

@@ -357,26 +357,6 @@ class TestBadLines:
             next(batches)
 
 
-class TestBatches:
-    lines = (good(), b"", b"{", good(timestamp=1), b" \t\r", good(result=[{"x": "*"}]), b"")
-
-    @pytest.mark.parametrize("batch_rows", [1, 4, 9])
-    def test_batch_rows(self, batch_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A result that reaches over the bound stays whole; a bad line counts as one row."""
-        whole = read_one(*self.lines)
-        monkeypatch.setattr(storage_lines, "BLOCK_BYTES", 1)
-        batches = read(*self.lines, batch_rows=batch_rows)
-        rows = [row for batch in batches for row in rows_of(batch.batch)]
-        assert rows == rows_of(whole.batch)
-        assert np.concatenate([batch.rows for batch in batches]).tolist() == whole.rows.tolist()
-        assert [bad for batch in batches for bad in batch.bad_rows] == whole.bad_rows
-        assert batches[-1].next_row == whole.next_row
-        assert len({batch.batch.schema for batch in batches}) == 1
-        sizes = [len(batch.rows) + len(batch.bad_rows) for batch in batches]
-        assert all(size >= batch_rows for size in sizes[:-1])
-        assert all(size < batch_rows + 3 for size in sizes)
-
-
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -425,13 +405,25 @@ any_line = (
 
 
 @settings(max_examples=num_examples(400))
-@given(st.lists(any_line, max_size=8), st.sampled_from(["from", "src_addr"]), st.integers(1, 20))
+@given(
+    lines=st.lists(any_line, max_size=8),
+    source=st.sampled_from(["from", "src_addr"]),
+    batch_rows=st.integers(1, 20),
+    block_bytes=st.sampled_from([1, 1000, 1 << 20]),
+)
 def test_any_line_is_accounted_for(
-    lines: list[bytes], source: AtlasSource, batch_rows: int
+    lines: list[bytes], source: AtlasSource, batch_rows: int, block_bytes: int
 ) -> None:
+    """And the same in batches of any size."""
     # The first line shows that the file is no JSON array.
     lines = [good(), *lines]
-    batches = read(*lines, source=source, batch_rows=batch_rows)
+    whole = read_one(*lines, source=source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage_lines, "BLOCK_BYTES", block_bytes)
+        batches = read(*lines, source=source, batch_rows=batch_rows)
+    assert [row for batch in batches for row in rows_of(batch.batch)] == rows_of(whole.batch)
+    sizes = [len(batch.rows) + len(batch.bad_rows) for batch in batches]
+    assert all(size >= batch_rows for size in sizes[:-1])
     found = np.concatenate([batch.rows for batch in batches])
     letters = [letter for batch in batches for letter in batch.bad_rows]
     assert {reason for _, reason, _ in letters} <= set(atlas.LINE_REASONS)
@@ -475,25 +467,6 @@ class TestWholeBlocks:
     def test_plain(self, lines: list[bytes]) -> None:
         results = atlas._plain_results(b"\n".join(lines), atlas._plain_decoder("from"))
         assert len(results) == len(lines)
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            PLAIN[0] + b"\n",
-            b"\n" + PLAIN[0],
-            PLAIN[0] + PLAIN[0] + b"\n\n" + PLAIN[0],
-            PLAIN[0] + PLAIN[0] + b"\n" + PLAIN[0][:-1] + b"\n}",
-            b'{"a":\n' + PLAIN[0] + b"}\n" + PLAIN[0] + PLAIN[0],
-            PLAIN[0] + b"," + PLAIN[0],
-            PLAIN[0] + b"\n" + PLAIN[0][:-1] + b',"note":"\xff"}',
-            PLAIN[0] + b"\n" + PLAIN[0][:-1] + b',"note":"}\n{"}',
-            PLAIN[0] + b"\n" + good(addr="193.0.14.129"),
-            PLAIN[0] + b"\n" + good(note="x" * atlas.MAX_LINE_BYTES),
-            good(type="traceroute"),
-        ],
-    )
-    def test_not_plain(self, text: bytes) -> None:
-        assert atlas._plain_results(text, atlas._plain_decoder("from")) == []
 
 
 @settings(max_examples=num_examples(400))

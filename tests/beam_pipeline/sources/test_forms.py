@@ -2,9 +2,6 @@
 
 import json
 import os
-import re
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import orc
 
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
@@ -22,17 +18,14 @@ from beam_pipeline.main import main
 from beam_pipeline.sources import mapping
 from beam_pipeline.sources.inputs import inspect, match_files
 from beam_pipeline.sources.mapping import problem_of
-from beam_pipeline.sources.options import Mapping, ReadOptions, Source, parse_columns
+from beam_pipeline.sources.options import Mapping, ReadOptions, parse_columns
 from beam_pipeline.sources.reading import UnreadableInputError
-from tests.support.engines import Gcs
 from tests.support.forms import (
-    ADDRESSES,
     FORMS,
     SRC,
     Ping,
     as_table,
     measured,
-    objects,
     options,
     parquet,
     pings,
@@ -61,20 +54,6 @@ def test_the_same_pings_in_any_form(form: str, folder: Path, rows: list[Ping]) -
     assert measured(iter(batches)) == expected
     assert sum(batch.num_rows for batch in batches) == len(rows)
     assert not any(batch.letters for batch in batches)
-
-
-@pytest.mark.slow
-def test_any_form_on_gcs(gcs: Gcs, tmp_path: Path) -> None:
-    rows = [(1_767_225_600_000_000 + n, SRC, ADDRESSES[n % 5], n - 0.5) for n in range(20)]
-    (tmp_path / "plain").write_bytes(parquet()(rows))
-    expected = measured(read(tmp_path / "plain", options()))
-    for name, (write, _) in FORMS.items():
-        (tmp_path / "in" / name).mkdir(parents=True)
-        (tmp_path / "in" / name / "x").write_bytes(write(rows))
-    bucket = gcs.make_bucket()
-    gcs.upload(tmp_path / "in", f"{bucket}/in")
-    for name, (_, how) in FORMS.items():
-        assert measured(read(f"{bucket}/in/{name}/*", how)) == expected, name
 
 
 @given(rows=pings, as_list=st.booleans())
@@ -220,15 +199,6 @@ def test_rows_without_rtts_are_dead_letters(tmp_path: Path) -> None:
     assert [row[-1] for row in measured(iter(batches))] == [1.0, 2.0, 3.0]
 
 
-def test_bad_lines_of_json(tmp_path: Path) -> None:
-    good = json.dumps(objects([(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.5)])[0])
-    (tmp_path / "x").write_text("\n".join([good, "[1]", "", "{", good]))
-    batches = list(read(tmp_path / "x", options()))
-    letters = [(each.row, each.reason) for batch in batches for each in batch.letters]
-    assert letters == [(1, "json_not_an_object"), (3, "json_invalid")]
-    assert len(measured(iter(batches))) == 2
-
-
 def test_int96_of_any_year(tmp_path: Path) -> None:
     times = [datetime(year, 1, 1) for year in (1980, 2026, 2600, 9999)]
     table = as_table([(0, "192.0.2.1", "192.0.2.2", 1.0)] * 4)
@@ -267,18 +237,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, messa
     assert inspect(file, ReadOptions(skip_bad_files=True)).problem
 
 
-def test_orc_is_converted_by_the_command_of_its_error(tmp_path: Path) -> None:
-    table = as_table([(1_767_225_600_000_000, "192.0.2.1", "192.0.2.2", 1.5)])
-    orc.write_table(table, tmp_path / "x")
-    with pytest.raises(ProbelineError) as caught:
-        inspect(match_files([str(tmp_path / "x")])[0], ReadOptions())
-    command = re.search('python -c ".*"', str(caught.value))
-    assert command
-    text = command[0].replace("python", sys.executable, 1).replace("FILE", "x")
-    subprocess.run(text, shell=True, cwd=tmp_path, check=True)
-    assert len(measured(read(tmp_path / "pings.parquet", options()))) == 1
-
-
 @pytest.mark.parametrize(
     ("content", "wanted"),
     [
@@ -312,24 +270,13 @@ def test_types_of_columns(change: dict, problem: str | None) -> None:
 
 
 def test_missing_and_duplicate_columns() -> None:
+    with pytest.raises(UsageError, match="mixes positions and names"):
+        parse_columns("rtt=3,event_time=1")
     schema = as_table([(0, "192.0.2.1", "192.0.2.2", 1.0)]).schema
     assert "has 2 columns named 'rtt'" in (
         problem_of(schema.append(schema.field("rtt")), Mapping()) or ""
     )
     assert "pass --columns rtt=NAME" in (problem_of(schema.remove(4), Mapping()) or "")
-
-
-def test_columns_flag() -> None:
-    sources = parse_columns("rtt=p1,p2,src_addr==192.0.2.1,dst_addr=ip:packed")
-    assert sources == (
-        Source(("event_time",)),
-        Source((), "192.0.2.1"),
-        Source(("ip",), None, True),
-        Source(("ip_version",)),
-        Source(("p1", "p2")),
-    )
-    with pytest.raises(UsageError, match="mixes positions and names"):
-        parse_columns("rtt=3,event_time=1")
 
 
 # --- which files ---------------------------------------------------------------------------------

@@ -266,16 +266,3 @@ def test_only_a_large_row_group_of_a_remote_file_is_read_in_pieces(
     assert num_rows == 60_000
     # Pages of the file are larger than a piece, and come whole.
     assert (most_bytes < 1_200_000) == is_large
-
-
-def test_a_local_row_group_is_read_in_pieces(piece: Piece, monkeypatch) -> None:
-    opened: list[int] = []
-    real = pq.ParquetFile
-
-    def recorded(source, **options):
-        opened.append(options["buffer_size"])
-        return real(source, **options)
-
-    monkeypatch.setattr(parquet.pq, "ParquetFile", recorded)
-    assert sum(batch.num_rows for batch in reading.read_piece(piece, ReadOptions())) == 60_000
-    assert opened and all(opened)

@@ -181,8 +181,12 @@ def test_columns_of_any_type_are_judged_by_the_rules(rows, unit, zone, integer, 
     kept = [*zip(times, sources, destinations, versions, rtt.to_pylist(), strict=True)]
     wanted = [first_fault(time, unit, *others) for time, *others in kept]
     assert reasons_of(batch) == wanted
+    block, faults = check(batch)
+    texts = as_text(batch, faults.rows)
+    for text, row in zip(texts, faults.rows.tolist(), strict=True):
+        assert (text["src_addr"], text["dst_addr"]) == kept[row][1:3]
+        assert [each is None for each in text.values()] == [each is None for each in kept[row]]
     kept = [row for row, fault in zip(kept, wanted, strict=True) if fault is None]
-    block, _ = check(batch)
     assert block.event_time.tolist() == [in_us(row[0], unit) for row in kept]
     for at, column in ((1, block.src), (2, block.dst)):
         assert addresses_of(column) == [canonical(as_number(row[at])) for row in kept]
@@ -235,22 +239,3 @@ def test_invalid_utf8_is_a_dead_letter():
 
 
 # --- the text of dead letters -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("src_addr", pa.array(TEXTS, pa.large_string())),
-        ("src_addr", pa.array(TEXTS, pa.string_view()).dictionary_encode()),
-        ("ip_version", pa.array([1, 2, None, 3, 4], pa.uint64())),
-        ("rtt", pa.array([1.5, None, 2.5, float("inf"), -1.0], pa.float16())),
-        ("event_time", pa.array([1, None, 2, 3, -4], pa.timestamp("s", "Europe/Berlin"))),
-        ("event_time", pa.array([2**62, None, -(2**62), 0, 0], pa.timestamp("s"))),
-    ],
-)
-def test_text_of_every_type(name, column):
-    batch = with_column(name, column)
-    texts = as_text(batch, np.arange(5))
-    assert [text[name] is None for text in texts] == column.is_null().to_pylist()
-    if name == "src_addr":
-        assert [text[name] for text in texts] == TEXTS

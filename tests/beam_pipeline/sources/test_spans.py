@@ -1,7 +1,6 @@
 """Files of JSON lines read in several spans."""
 
 import bz2
-import itertools
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -98,21 +97,3 @@ def test_damage_in_a_later_span(tmp_path: Path, capsys: pytest.CaptureFixture) -
     line = capsys.readouterr().err
     num_lines = TEXT.count(b"\n") // 20 * 20
     assert f"pings (row {num_lines}): Compressed file ended before the end" in line
-
-
-@pytest.mark.usefixtures("small_spans")
-def test_units_have_one_span_of_a_file(tmp_path: Path) -> None:
-    for name in "ab":
-        write(tmp_path / name, "bz2")
-    files = [inspect(file, ReadOptions()) for file in match_files([str(tmp_path)])]
-    units = plan_units(files)
-    for unit in units:
-        paths = [piece.path for piece in unit.pieces]
-        assert len(set(paths)) == len(paths)
-    pieces = [piece for unit in units for piece in unit.pieces]
-    for file in files:
-        bounds = [
-            piece.span or (0, file.file.num_bytes) for piece in pieces if piece.file == file.file
-        ]
-        assert bounds[0][0] == 0 and bounds[-1][1] == file.file.num_bytes
-        assert all(one[1] == other[0] for one, other in itertools.pairwise(bounds))
