@@ -14,23 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.bucket import MAX_BUCKETS, Bucket, LargeHistory, num_buckets
 from beam_pipeline.probe_rows.chunks import (
-    LARGE_RUN_RECORDS,
     NUM_COLUMNS,
     Chunk,
     pack,
-    store_chunks,
     unpack,
 )
 from beam_pipeline.probe_rows.external_sort import ExternalSort
-from beam_pipeline.probe_rows.grouping import SORT_MEMORY_BYTES
-from beam_pipeline.probe_rows.pregroup import Grouped
-from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
+from beam_pipeline.shards.claim_checks import ClaimReader
 from tests.support.buckets import Measurement, some_units, store
-from tests.support.helpers import MAPPED_IPV4, quick_and_slow
+from tests.support.helpers import MAPPED_IPV4
 
 
 def test_buckets_and_their_size_grow_with_the_input() -> None:
@@ -96,35 +91,6 @@ def test_memory_stays_a_small_multiple_however_many_probes_a_bucket_has(tmp_path
     memory_bytes, tables = 100_000, 6 * 300 * 24
     total = sum(sum(sizes_of(chunk)) for chunk in chunks)
     assert peak_of(tmp_path, chunks, memory_bytes) < 4 * memory_bytes + 4 * tables < total / 1.8
-
-
-def store_busy(folder: Path, num_units: int, records: int) -> list[Chunk]:
-    """Returns chunks of two probes, one of which has so many IPv6 measurements in each."""
-    chunks = []
-    for number in range(num_units):
-        wide = np.zeros(records + 1, WIDE)
-        wide["event_time"] = number * len(wide) + np.arange(len(wide))
-        hi, lo = np.zeros(2, np.uint64), np.array([MAPPED_IPV4, MAPPED_IPV4 + 1], np.uint64)
-        bounds = np.array([0, records, records + 1])
-        none = np.zeros(3, np.int64)
-        grouped = Grouped(none[:2], hi, lo, np.zeros(0, NARROW), none, wide, bounds)
-        writer = ClaimWriter(f"{folder}/chunks", f"unit-{number:06d}", root=str(folder))
-        chunks += [chunk for _, chunk in store_chunks(grouped, writer)]
-        writer.close()
-    return chunks
-
-
-@pytest.mark.parametrize("share", quick_and_slow([0.7, 0.99, 1.01], [0.99]))
-def test_memory_stays_a_small_multiple_however_many_work_units_a_probe_is_in(
-    tmp_path, monkeypatch, share
-):
-    """Runs just below the limit lie in chunks of several probes. All is a tenth of what it is."""
-    memory_bytes, large = SORT_MEMORY_BYTES // 10, LARGE_RUN_RECORDS // 10
-    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large)
-    chunks = store_busy(tmp_path, 110, int(share * large))
-    assert len(chunks) == (110 if share < 1 else 220)
-    total = sum(sum(sizes_of(chunk)) for chunk in chunks)
-    assert peak_of(tmp_path, chunks, memory_bytes) < 4 * memory_bytes < total / 1.1
 
 
 # --- chunk files that changed -------------------------------------------------------------------

@@ -1,7 +1,10 @@
-"""The bounded sort against sorted(): the same records, whatever the runs and the memory."""
+"""What the bounded sort reads and writes, and its memory.
+
+That it sorts any runs in any memory is in test_grouping.py.
+"""
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,20 +28,17 @@ from tests.support.helpers import (
 )
 
 
-def unread(
-    stored: list[SortedRun], reader: ClaimReader, with_span: Callable[[int], bool] = lambda _: True
-) -> Iterator[UnreadRun]:
-    """Yields runs as a bucket does; `with_span` tells, by their numbers, which have spans."""
-    for number, run in enumerate(stored):
+def unread(stored: list[SortedRun], reader: ClaimReader) -> Iterator[UnreadRun]:
+    """Yields runs as a bucket does, with spans."""
+    for run in stored:
         (records,) = load_all([run], ClaimReader())
         span = Span(*records["event_time"][[0, -1]].tolist())
-        payload = PayloadReader(run.payload, reader)
-        yield UnreadRun(run.is_wide, run.num_bytes, payload, span if with_span(number) else None)
+        yield UnreadRun(run.is_wide, run.num_bytes, PayloadReader(run.payload, reader), span)
 
 
-def store(folder: Path, runs: list[np.ndarray], inline_bytes: int = 0) -> list[SortedRun]:
-    """Returns sorted runs, stored in one file; small ones travel inline."""
-    writer = ClaimWriter(str(folder / "chunks"), "unit", inline_bytes)
+def store(folder: Path, runs: list[np.ndarray]) -> list[SortedRun]:
+    """Returns sorted runs, stored in one file."""
+    writer = ClaimWriter(str(folder / "chunks"), "unit")
     stored = [SortedRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B"))) for run in runs]
     writer.close()
     return stored
@@ -64,16 +64,11 @@ class CountingReader(ClaimReader):
         return super().read(payload)
 
 
-def sort_all(
-    folder: Path,
-    stored: list[SortedRun],
-    memory_bytes: int,
-    with_span: Callable[[int], bool] = lambda _: True,
-) -> Sorted:
+def sort_all(folder: Path, stored: list[SortedRun], memory_bytes: int) -> Sorted:
     reader = CountingReader()
     sorter = ExternalSort(str(folder / "runs"), reader, memory_bytes)
     try:
-        blocks = list(sorter.sort(unread(stored, reader, with_span)))
+        blocks = list(sorter.sort(unread(stored, reader)))
     finally:
         reader.close()
     return Sorted(blocks, reader.num_reads, sorter.spilled_bytes)
@@ -94,19 +89,6 @@ def test_disjoint_runs_are_read_once_each_whatever_their_order(tmp_path, size):
     assert np.concatenate(found.blocks).tobytes() == run.tobytes()
     assert found.num_reads == len(runs) > 280
     assert found.spilled_bytes == 0
-
-
-def test_runs_without_spans_are_joined_to_runs_of_about_the_memory_allowed(tmp_path):
-    """One file handle and one block a run would be too many and too small."""
-    run, memory_bytes = make_run(2_000, seed=10), 4_000
-    stored = store(tmp_path, cut(run, 400, seed=11))
-    found = sort_all(tmp_path, stored, memory_bytes, with_span=lambda _: False)
-    assert np.concatenate(found.blocks).tobytes() == run.tobytes()
-    assert found.spilled_bytes == run.nbytes
-    sizes = [path.stat().st_size for path in (tmp_path / "runs").iterdir()]
-    assert sum(sizes) == run.nbytes
-    assert len(sizes) <= 1 + run.nbytes // memory_bytes
-    assert max(sizes) < memory_bytes + memory_bytes // 16
 
 
 @pytest.mark.parametrize(("num_runs", "merged"), [(3, 0), (4, 2), (27, 54)])

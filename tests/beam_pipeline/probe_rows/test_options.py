@@ -13,10 +13,7 @@ from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, check_job_server, use_cores
 from beam_pipeline.jobs.local_runner import local_workers
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.options import DEFAULT_RECORD_OPTIONS, parse
-from beam_pipeline.sources.inputs import MeasurementFile
-from beam_pipeline.storage.matching import FileVersion
 
 NEEDED = ["--input=i", "--output=o"]
 NOT_UTF_8 = os.fsdecode(b"\xff")
@@ -93,7 +90,6 @@ def test_array_record_options_of_tfrecord() -> None:
     [
         ("--input=i\0", "NUL character"),
         (f"--columns=rtt={NOT_UTF_8}", r"--columns=rtt=\\udcff is not UTF-8"),
-        ("--direct_num_workers=-1", "0 for all cores"),
         ("--runner=InteractiveRunner", "for notebooks"),
     ],
 )
@@ -119,11 +115,3 @@ def test_unreachable_job_server(tmp_path: Path) -> None:
         check_job_server(parse([*NEEDED, "--runner=PortableRunner"])[1])
     check_job_server(parse([*NEEDED, "--runner=FlinkRunner"])[1])
     assert os.listdir(tmp_path) == []
-
-
-def test_more_shards_than_rows() -> None:
-    files = [MeasurementFile(FileVersion("a", 10, 1), "parquet", (2000, 1000))]
-    launch._check_num_shards(3000, files)
-    with pytest.raises(UsageError, match="--num_shards=99999 for 3000 rows"):
-        launch._check_num_shards(99_999, files)
-    launch._check_num_shards(99_999, [*files, files[0]._replace(input_format="atlas_json")])

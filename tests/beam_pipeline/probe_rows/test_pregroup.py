@@ -11,7 +11,6 @@ from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows.pregroup import Grouped, pregroup, rank
 from beam_pipeline.sources.measurements import Block, check
 from tests.support.helpers import (
-    MAPPED_IPV4,
     is_sorted,
     measurements_table,
     records_as_tuples,
@@ -67,22 +66,6 @@ def rows_of(grouped: Grouped) -> dict[str, list[tuple]]:
 
 def bytes_of(grouped: Grouped) -> dict[str, list[bytes]]:
     return {name: [run.tobytes() for run in runs] for name, runs in runs_of(grouped).items()}
-
-
-def test_buckets_are_about_even_also_of_neighbours_and_of_either_family():
-    numbers = np.arange(20_000, dtype=np.uint64)
-    zeros = np.zeros_like(numbers)
-    for hi, lo in (
-        (zeros, numbers + np.uint64(MAPPED_IPV4)),
-        (zeros, (numbers << np.uint64(8)) + np.uint64(MAPPED_IPV4)),
-        (numbers + np.uint64(0x2001_0DB8 << 32), zeros),
-        (numbers << np.uint64(16), zeros + np.uint64(1)),
-    ):
-        for num_buckets in (10, 16):
-            counts = np.bincount(range_of(probe_hashes(hi, lo), num_buckets), minlength=num_buckets)
-            assert len(counts) == num_buckets
-            assert counts.min() * num_buckets / len(numbers) > 0.9
-            assert counts.max() * num_buckets / len(numbers) < 1.1
 
 
 @settings(max_examples=num_examples(100, quick=20))

@@ -70,13 +70,3 @@ def test_without_a_terminal_plain_lines_come(tmp_path: Path, monkeypatch) -> Non
     lines = stream.getvalue().splitlines()
     assert len(lines) >= 2
     assert all(line.startswith("reading: 1 of 2 files, 2.0 of 4.0 M") for line in lines)
-
-
-def test_rate_and_time_left(monkeypatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(monitoring.time, "monotonic", lambda: now[0])
-    clock = monitoring.Clock()
-    seen = monitoring.Snapshot("reading", 2_000_000, 8_000_000, "1 of 4 files", "M/s")
-    clock.describe(seen)
-    now[0] += 4
-    assert clock.describe(seen).endswith(", 0.50 M/s, 0:12 left")

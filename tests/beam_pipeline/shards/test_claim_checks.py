@@ -12,32 +12,12 @@ from beam_pipeline.shards.claim_checks import (
     ClaimReader,
     ClaimWriter,
     PayloadReader,
-    StoredPayload,
-    payload_bytes,
 )
 from tests.support.properties import num_examples
 
 in_folder = settings(
     max_examples=num_examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-@in_folder
-@given(st.lists(st.binary(max_size=40), max_size=8), st.integers(0, 30))
-def test_what_is_put_comes_back_and_small_payloads_need_no_file(tmp_path, payloads, inline_bytes):
-    folder = tmp_path / "some"
-    writer = ClaimWriter(str(folder), "claims", inline_bytes, root=str(tmp_path))
-    claims = [writer.put(memoryview(payload)) for payload in payloads]
-    writer.close()
-    stored = [claim for claim in claims if isinstance(claim, StoredPayload)]
-    assert [payload_bytes(claim) for claim in stored] == [
-        len(payload) for payload in payloads if len(payload) > inline_bytes
-    ]
-    assert all(claim.path == writer.path.removeprefix(str(tmp_path)) for claim in stored)
-    assert Path(writer.path).exists() == bool(stored)
-    reader = ClaimReader(str(tmp_path))
-    assert [reader.read(claim) for claim in claims] == payloads
-    reader.close()
 
 
 @in_folder

@@ -125,28 +125,6 @@ def test_disk_full(tmp_path: Path) -> None:
     assert not (output / "manifest.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["--input=nothing/*.parquet"], "nothing/*.parquet matches no file"),
-        (["--train_ratio=nan"], "--train_ratio=nan is outside 0 to 1"),
-        (["--num_shards=x"], "invalid int value: 'x'"),
-        (["--num_shards=3", "--probes_per_shard=5"], "give one of them"),
-        (["--columns=rtt=x,event_time=x"], "two columns from the same"),
-        (["--columns=rtt=x", "--input_format=atlas_json"], "leave one of them out"),
-        (["--array_record_options=zstd:99"], "--array_record_options=zstd:99"),
-        (["--measurement_encoding=json"], "invalid choice: 'json'"),
-        (["--train-ration=0.5"], "did you mean --train_ratio?"),
-    ],
-)
-def test_invalid_flags(
-    source: Path, tmp_path: Path, capsys, flags: list[str], expected: str
-) -> None:
-    line = fails(capsys, 2, tmp_path / "out", f"--input={source}", *flags)
-    assert expected in line
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("train_ratio", [1, 0.5])
 def test_src_id_collision(tmp_path: Path, capsys, monkeypatch, train_ratio: float) -> None:
     """In one shard, or one in train and one in test."""

@@ -1,10 +1,8 @@
 """A sample: nested, stable, independent of splits, and accounted for to the last row."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,18 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.data_card import CARD_NAME
-from beam_pipeline.dataset.layout import split_of
-from beam_pipeline.dataset.placement import probe_hashes, range_of
 from beam_pipeline.dataset.rows import open_dataset
-from beam_pipeline.errors import UsageError
-from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.sources import reading
 from beam_pipeline.sources.inputs import inspect, match_files, plan_units
 from beam_pipeline.sources.measurements import Block, check
 from beam_pipeline.sources.options import COLUMNS, ReadOptions, Sample, parse_time, time_text
 from beam_pipeline.sources.reading import read_piece
 from beam_pipeline.sources.sampling import sampled
-from tests.support.helpers import YEAR_2024_US, as_number, canonical, measurements_table
+from tests.support.helpers import YEAR_2024_US, as_number, measurements_table
 from tests.support.job_runs import files_of, history, make_dataset, read_rows, write_input
 from tests.support.properties import num_examples
 
@@ -91,27 +85,6 @@ def test_probes_and_duplicates_are_kept_together() -> None:
     assert kept == [one for one in everything if one[1] in probes]
     kept = measurements_of(sampled(block, Sample(measurements=0.5)))
     assert len(set(kept)) < len(kept) and kept == [one for one in everything if one in set(kept)]
-
-
-def test_shares_are_kept_and_hashes_are_independent() -> None:
-    block = sequential_probes(10_000)
-    in_train = np.array([split_of(canonical(s), 0.5, 0) for _, s, _, _ in measurements_of(block)])
-    halves = {
-        "probes": measurements_of(sampled(block, Sample(probes=0.5))),
-        "measurements": measurements_of(sampled(block, Sample(measurements=0.5))),
-        "train": itertools.compress(measurements_of(block), in_train),
-        "bucket": itertools.compress(
-            measurements_of(block), range_of(probe_hashes(block.src.hi, block.src.lo), 2)
-        ),
-    }
-    halves = {name: set(half) for name, half in halves.items()}
-    five_sigma = 5 * 10_000**0.5
-    names = list(halves)
-    for at, name in enumerate(names):
-        assert abs(len(halves[name]) - 5_000) < five_sigma / 2
-        for other in names[:at]:
-            common = len(halves[name] & halves[other])
-            assert abs(common - 2_500) < five_sigma * 0.44, (name, other)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -254,17 +227,3 @@ def test_a_run_of_a_sample(tmp_path: Path) -> None:
 def test_times_of_flags(text: str, time_us: int) -> None:
     assert parse_time("since", text) == time_us
     assert parse_time("since", time_text(time_us)) == time_us
-
-
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--since=yesterday", "write it as 2026-11-01"),
-        ("--since=20261101", "eight digits"),
-        ("--until=1970-01-01", "is not after 1970"),
-        ("--sample_probes=nan", "outside"),
-    ],
-)
-def test_invalid_samples(flag: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        parse(["--input=i", "--output=o", flag])

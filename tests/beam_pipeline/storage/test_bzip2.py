@@ -111,13 +111,6 @@ def test_block_without_an_end() -> None:
     assert stream.tell() < 4 << 20
 
 
-def test_runs_are_cut() -> None:
-    data = bz2.compress(b"\n" * (20 << 20))
-    blocks = list(read_lines_of_span(io.BytesIO(data), 0, len(data)))
-    assert max(map(len, blocks)) == 1 << 20
-    assert sum(map(len, blocks)) == 20 << 20
-
-
 @pytest.mark.parametrize("mark", [b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90"])
 def test_mark_by_chance(mark: bytes) -> None:
     """A mark within the data of a block ends no block."""
