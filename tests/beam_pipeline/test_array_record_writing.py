@@ -221,14 +221,6 @@ def test_the_number_of_shards_follows_from_the_bytes(tmp_path, monkeypatch):
     assert len(write([*WORDS, b"x" * total], tmp_path / "b" / "words")) == 8
 
 
-def test_a_key_orders_the_records_of_a_shard_and_picks_it(tmp_path):
-    infos = write(WORDS, tmp_path / "words", num_shards=3, key=lambda word: word[::-1])
-    for info in infos:
-        records = read_records(info.path)
-        assert records == sorted(records, key=lambda word: word[::-1])
-        assert all(shard_of(word[::-1], 3) == info.shard for word in records)
-
-
 def test_the_shard_of_a_key_never_changes():
     """Another shard would move every record of every dataset."""
     keys = [b"", b"key", b"\0" * 12, b"\xff" * 12]

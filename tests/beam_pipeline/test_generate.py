@@ -11,20 +11,14 @@ from tests.support.repository import files_below
 
 
 @pytest.mark.parametrize(
-    ("flag", "words"),
-    [
-        ("--ipv6_share=nan", "is outside 0 to 1"),
-        ("--start=1969-12-31", "from 1970"),
-        ("--output=gs://bucket/pings", "not a local folder"),
-    ],
+    "flag", ["--ipv6_share=nan", "--start=1969-12-31", "--output=gs://b/pings"]
 )
 def test_bad_values_are_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
 ) -> None:
     assert run(tmp_path / "out", flag) == 2
     message = capsys.readouterr().err
-    assert message.startswith("error: --") and message.count("\n") == 1
-    assert flag in message and words in message
+    assert message.startswith(f"error: {flag}") and message.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

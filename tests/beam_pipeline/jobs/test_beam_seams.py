@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 
 import pytest
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
@@ -12,30 +10,6 @@ from apache_beam.runners.worker import sdk_worker
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import beam_seams
 from tests.support.repository import ROOT
-
-ORIGINALS = """
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from beam_pipeline.jobs import beam_seams
-def replaced():
-    return [getattr(owner, name) for owner, names in beam_seams.SEAMS.items() for name in names]
-before = replaced()
-from beam_pipeline.jobs.frame import new_pipeline
-from beam_pipeline.jobs.local_runner import local_workers
-def start(runner):
-    options = PipelineOptions(runner=runner)
-    with local_workers(options):
-        new_pipeline(options)
-start("PortableRunner")
-assert replaced() == before
-start("apache_beam.runners.portability.fn_api_runner.FnApiRunner")
-assert replaced() != before
-"""
-
-
-@pytest.mark.slow
-def test_only_the_in_memory_runner_is_changed() -> None:
-    subprocess.run([sys.executable, "-c", ORIGINALS], check=True)
 
 
 def test_no_other_module_imports_them() -> None:

@@ -113,11 +113,6 @@ def fewer_rows(path: Path) -> None:
     pq.write_table(TABLE[:50], path)
 
 
-def integer_rtt(path: Path) -> None:
-    at = TABLE.schema.get_field_index("rtt")
-    pq.write_table(TABLE.set_column(at, "rtt", pa.array([1] * len(TABLE))), path)
-
-
 def truncated(path: Path) -> None:
     os.truncate(path, 100)
 
@@ -133,7 +128,7 @@ def removed(path: Path) -> None:
     path.unlink()
 
 
-CHANGES = (fewer_rows, integer_rtt, truncated, replaced_by_one_of_the_same_size, removed)
+CHANGES = (fewer_rows, truncated, replaced_by_one_of_the_same_size, removed)
 
 
 @pytest.fixture
