@@ -1,4 +1,4 @@
-"""Beam's internals are there, and changed only where the in-memory runner runs."""
+"""Beam's internals are there, and one module reaches them."""
 
 import inspect
 import re

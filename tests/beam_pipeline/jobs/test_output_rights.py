@@ -12,7 +12,6 @@ from google.auth.credentials import AnonymousCredentials
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import frame
 from beam_pipeline.jobs.frame import CheckRights, check_rights
-from beam_pipeline.storage import files
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import faulty
 from tests.support.helpers import quick_and_slow
@@ -24,19 +23,6 @@ WORKER = "worker@my-project.iam.gserviceaccount.com"
 @pytest.fixture
 def folder(gcs: Gcs) -> str:
     return f"{gcs.make_bucket()}/out/.probeline-temp/run"
-
-
-def test_an_attempt_that_was_killed_does_not_hinder_the_next(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(frame, "delete_files", lambda paths: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            check_rights(b"", folder)
-    (left,) = stored_objects(folder)
-    assert check_rights(b"", folder) == b"" and list(stored_objects(folder)) == [left]
-    files.remove_folder(folder)  # as the end of a run, or the next run, does
-    assert stored_objects(folder) == {}
 
 
 @pytest.mark.parametrize(

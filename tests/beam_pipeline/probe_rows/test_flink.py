@@ -84,16 +84,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     files = whole(make_dataset(source, tmp_path_factory.mktemp("memory") / "out"))
-    kinds = {Path(name).parts[0] for name in files}
-    assert kinds == {
-        "train",
-        "test",
-        "dead_letter",
-        "README.md",
-        "croissant.json",
-        "manifest.json",
-        "_SUCCESS",
-    }
+    assert {"test", "dead_letter", "_SUCCESS"} <= {Path(name).parts[0] for name in files}
     return files
 
 

@@ -253,6 +253,3 @@ def test_a_shard_that_somebody_changed_is_not_committed(bucket: str, monkeypatch
         capsys.readouterr().err
     )
     assert "_SUCCESS" not in stored_objects(f"{bucket}/out")
-
-
-# --- what is missing ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the job asks of GCS: few requests, several at a time, few bytes and bounded memory."""
+"""What the job asks of GCS: few bytes, and bounded memory."""
 
 import subprocess
 import sys

@@ -236,6 +236,3 @@ def test_invalid_utf8_is_a_dead_letter():
     assert reasons_of(batch) == [None, "src_addr_invalid"]
     (text,) = as_text(batch, np.array([1]))
     assert text["dst_addr"] == GOOD["dst_addr"]
-
-
-# --- the text of dead letters -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A sample: nested, stable, independent of splits, and accounted for to the last row."""
+"""A sample: nested, stable, and accounted for to the last row."""
 
 from pathlib import Path
 from typing import Any

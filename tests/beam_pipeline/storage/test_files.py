@@ -25,7 +25,6 @@ from beam_pipeline.storage.files import (
     write_file,
 )
 from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
-from beam_pipeline.storage.matching import match, match_input
 from tests.conftest import Gcs
 from tests.support.probe_rows_on_disk import write_records
 
@@ -137,13 +136,6 @@ def test_array_record_reads_from_gs_once_prepared(gcs: Gcs, tmp_path, monkeypatc
 
 
 # --- errors -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", ["file:///tmp/x", "http://host/*.jsonl"])
-def test_paths_without_a_filesystem(path: str) -> None:
-    for call in (match, partial(match_input, flag="--input", below="*")):
-        message = refusal_of(partial(call, path))
-        assert path in message and "give a local path" in message
 
 
 @pytest.mark.parametrize(
