@@ -68,7 +68,9 @@ def test_the_job_is_what_the_flags_say(
     dataflow: DataflowApi, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No temporary file stays."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     account = f"worker@{PROJECT}.iam.gserviceaccount.com"
     flags = [
         *("--job_name=rows-of-may", "--labels=team=net", "--labels=cost=research"),
@@ -81,7 +83,7 @@ def test_the_job_is_what_the_flags_say(
     # Nobody waits: what is looked at is there before the job ends.
     dataflow.states = [State.JOB_STATE_CANCELLED]
     assert main(job_command(dataflow, bucket, *flags)) == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
     (job,) = dataflow.jobs
     assert (job.name, job.project_id, job.location) == ("rows-of-may", PROJECT, REGION)
     assert job.type_ == types.JobType.JOB_TYPE_BATCH
