@@ -178,7 +178,7 @@ def test_columns_of_any_type_are_judged_by_the_rules(rows, unit, zone, integer, 
         ip_version=pa.array(versions, integer),
         rtt=rtt,
     )
-    kept = [*zip(times, sources, destinations, versions, rtt.to_pylist(), strict=True)]
+    kept: list[Any] = [*zip(times, sources, destinations, versions, rtt.to_pylist(), strict=True)]
     wanted = [first_fault(time, unit, *others) for time, *others in kept]
     assert reasons_of(batch) == wanted
     block, faults = check(batch)
