@@ -35,7 +35,6 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.verify import __main__ as verify
-from tests.conftest import Gcs
 from tests.support.helpers import measurements_table, reference_rows
 from tests.support.job_runs import files_of
 from tests.support.repository import ROOT
@@ -187,21 +186,6 @@ def test_foreign_readme_is_kept(text: str, dataset: Path, tmp_path: Path) -> Non
     assert verify.main([str(copied)]) == 0
 
 
-def test_card_on_gcs(source: Path, dataset: Path, gcs: Gcs) -> None:
-    """A new run replaces its own card, not somebody else's."""
-    from beam_pipeline.storage import gcs as storage
-
-    bucket = gcs.make_bucket()
-    assert make(source, f"{bucket}/rows") == 0
-    assert storage.read(f"{bucket}/rows/{CARD_NAME}") == (dataset / CARD_NAME).read_bytes()
-    assert make(source, f"{bucket}/rows", "--overwrite", "--split_seed=5") == 0
-    assert b"--split_seed=5" in (storage.read(f"{bucket}/rows/{CARD_NAME}") or b"")
-    with storage.create(f"{bucket}/other/{CARD_NAME}") as file:
-        file.write(b"# Mine\n")
-    assert make(source, f"{bucket}/other") == 0
-    assert storage.read(f"{bucket}/other/{CARD_NAME}") == b"# Mine\n"
-
-
 # --- croissant.json -------------------------------------------------------------------------------
 
 
@@ -260,6 +244,7 @@ def test_croissant_is_valid_and_yields_the_records(kind: str, datasets: dict[str
         assert {f"splits/{name}": getattr(split, name) for name in counts}.items() <= record.items()
 
 
+@pytest.mark.slow
 def test_croissant_lists_files_and_fields(datasets: dict[str, Path]) -> None:
     dataset = datasets["plain"]
     manifest = open_dataset(str(dataset)).manifest

@@ -85,6 +85,9 @@ def test_figures_equal_plain_python(flags: list[str], tmp_path: Path) -> None:
         busiest = max(own, key=lambda probe: len(own[probe]))
         assert figures.busiest[0]["probe"] == busiest
         assert figures.busiest[0]["measurements"] == len(own[busiest])
+        assert figures.busiest[0]["span_us"] == own[busiest][-1][0] - own[busiest][0][0]
+        index = pq.read_table(output / split / "rows.parquet")["src_addr"].to_pylist()
+        assert figures.busiest[0]["rows"] == index.count(busiest) > 1
         for hour, group in enumerate(figures.hours):
             own_hour = [one for one in flat if one[0] // HOUR_US % 24 == hour]
             assert group.count == pytest.approx(len(own_hour))
@@ -210,16 +213,6 @@ def test_a_test_set_unlike_the_train_set_is_shown_first(unlike: Path, capsys, wi
     assert lines[-1] == (  # and last, where a terminal stands when all has gone by
         "The test set is unlike the train set in RTT, failed pings; is like it in 6 of 8 respects."
     )
-
-
-def test_difference_within_chance(tmp_path: Path) -> None:
-    rows = [RowSpec("192.0.2.1", day_of_pings(500, 1)), RowSpec("192.0.2.3", day_of_pings(500, 3))]
-    test = [RowSpec("192.0.2.2", day_of_pings(500, 2, rtt_ms=60.0))]
-    report = report_of(write_dataset(tmp_path / "r", rows, "compact", 1, test))
-    (rtt,) = (one for one in report.comparisons if one.name == "RTT")
-    assert rtt.verdict == "unlike" and rtt.chance == 1.0
-    (text,) = (one.text for one in report.findings if one.text.startswith("In RTT, "))
-    assert "so few probes carry them that chance alone goes up to 1.00" in text
 
 
 def test_limits_of_verdicts() -> None:

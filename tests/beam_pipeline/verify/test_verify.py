@@ -29,7 +29,9 @@ from beam_pipeline.verify.across import (
     FACTS,
     AllRows,
     collisions,
+    one_split,
     row_indices,
+    row_order,
     underfull,
 )
 from beam_pipeline.verify.dataset import PROMISES
@@ -172,6 +174,19 @@ def test_compact_rows_limited_by_span() -> None:
     assert list(underfull(rows_of_one_probe(early, later))) == []
     later["first_timestamp"] -= 1
     assert [f.record for f in underfull(rows_of_one_probe(early, later))] == [0]
+
+
+def test_a_probe_in_two_splits() -> None:
+    rows = rows_of_one_probe({"split": 0}, {"split": 1, "row_index": 1})
+    assert [fault.record for fault in one_split(rows)] == [1]
+
+
+def test_ties_between_rows_are_ordered_by_all_columns() -> None:
+    ends = [((0, 0, 0.0), (1, 5, 2.0)), ((1, 5, 1.0), (9, 9, 9.0))]
+    facts = {"ends": 0}, {"ends": 1, "row_index": 1}
+    assert [f.record for f in row_order(rows_of_one_probe(*facts, ends=ends))] == [1]
+    ends[1] = ((1, 5, 2.0), (9, 9, 9.0))
+    assert list(row_order(rows_of_one_probe(*facts, ends=ends))) == []
 
 
 def test_gaps_at_unreadable_records() -> None:

@@ -1,6 +1,5 @@
 """The feed of MaxText: what it counts of the batches, for the metrics and for the last line."""
 
-import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,16 +75,6 @@ def test_throughput_beside_the_peak_of_a_known_chip():
         assert throughput_text(fed, unknown) == said
     slow = feeding.Fed(10, 0, 1000, 0.123456)
     assert throughput_text(slow, "cpu").endswith(" of 10 s, 0.0123 TFLOP/s per device")
-
-
-def test_padding_is_no_token(mixed: Mixed):
-    packed, padded = (
-        feeding.Feed(build_dataset(config_of(mixed["compact"], pack=pack)), 0, None)
-        for pack in (True, False)
-    )
-    for feed in (packed, padded):
-        assert len(list(itertools.islice(feed, 5))) == 5
-    assert 0 < padded.total.num_tokens < packed.total.num_tokens
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -1,10 +1,9 @@
 """Arrays in a file that processes share, and the plan of an epoch in such files."""
 
 import gc
+import os
 import pickle
 import resource
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from beam_pipeline.errors import ProbelineError
-from tests.support.repository import ROOT
 from training.rows.row_table import MappedArrays
 
 
@@ -55,18 +53,14 @@ def test_the_file_lives_as_long_as_the_object_of_the_process_that_made_it(folder
     assert list(folder.iterdir()) == [] and arrays["b"].sum() == 4.5
 
 
-FORK = """
-import os
-from tests.training.rows.test_mapped_arrays import check, written
-mapped = written()
-if child := os.fork():
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_fork_that_ends_leaves_the_file_to_its_parent(folder: Path) -> None:
+    mapped = written()
+    if not (child := os.fork()):
+        del mapped
+        os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-check(mapped)
-"""
-
-
-def test_a_fork_that_ends_leaves_the_file_to_its_parent() -> None:
-    subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, check=True)
+    check(mapped)
 
 
 def test_writing_to_an_array_changes_no_other_map(folder: Path) -> None:

@@ -221,6 +221,7 @@ def test_a_row_at_another_place_reads_the_same(start):
     raw, layout = columns
     cells = np.full(40_000, 255, np.uint8)
     cells[start : start + len(raw)] = raw
+    cells.flags.writeable = False  # else numba compiles again
     moved = compact_layout(start, layout.num_measurements, layout.num_ipv6, layout.first_second)
     assert moved.times == layout.times + start
     there = Located(0, 0, Columns(cells, Layout._make(moved)))

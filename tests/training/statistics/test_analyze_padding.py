@@ -22,12 +22,9 @@ from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
 from training.statistics import summary
 from training.statistics.analysis import (
-    SIZE_NAMES,
     SMALL,
     draw_rows,
-    families_of,
     measure,
-    size_classes,
 )
 from training.statistics.summary import summarise
 from training.tokens.draws import MODE_NAMES
@@ -152,22 +149,6 @@ def test_rows_are_drawn_evenly_over_sizes_and_families() -> None:
     assert not np.array_equal(drawn, draw_rows(sizes, families, 100, seed=2))
     assert np.array_equal(draw_rows(sizes, families, 5000, seed=1), np.arange(1000))
     assert np.array_equal(draw_rows(sizes, families, 1, seed=1), [0])
-
-
-def test_sizes_and_families(arrow_dataset: Path) -> None:
-    rows = ProbeRowDataSource(str(arrow_dataset)).rows
-    sampler = ProbeRowSampler()
-    source = ProbeRowDataSource(str(arrow_dataset))
-    sizes, families = size_classes(rows, 1024), families_of(rows)
-    for number in range(len(rows)):
-        row = source[number]
-        n = len(row["measurements"])
-        assert (sizes[number] == SMALL) == sampler.is_small(row)
-        if sizes[number] != SMALL:
-            assert SIZE_NAMES[sizes[number]] == ("≤ 100" if n <= 100 else "≤ 1,000")
-        versions = {m["ip_version"] for m in row["measurements"]}
-        versions.add(6 if ":" in row["src_addr"] else 4)
-        assert families[number] == {(4,): 0, (6,): 1, (4, 6): 2}[tuple(sorted(versions))]
 
 
 @pytest.mark.parametrize(

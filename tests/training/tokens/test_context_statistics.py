@@ -266,3 +266,16 @@ def test_mixed_windows_keep_each_timestamp_with_probability_one_half():
     for parity in (0, 1):
         chosen = shown.is_timed[kept & (shown.place % 2 == parity)]
         assert abs(chosen.mean() - 0.5) < most_deviation(len(chosen)) + 0.002
+
+
+@pytest.mark.parametrize(("mode", "n"), [(FULL, 90), (PARTIAL, 1000), (NONE, 90)])
+def test_strided_windows_reach_both_ends_of_a_row(mode, n):
+    """Windows of stride 1 take every measurement in turn, so none may be left out for good.
+
+    But the last one: it ends its context, and here all contexts are cut at the same place.
+    """
+    num = 8000
+    shown = shown_in(draw(steady_row(n), num, WEIGHTS[mode], strided=True))
+    found = np.bincount(shown.item, minlength=n)
+    never = np.flatnonzero(found[:-1] == 0)
+    assert never.size == 0, f"measurements {never.min()} to {never.max()} of {n} are never drawn"
