@@ -172,21 +172,18 @@ def test_many_pings_at_a_time() -> None:
     assert predict_rtts(model, []) == []
 
 
-@pytest.mark.parametrize(
-    ("column", "values", "words"),
-    [
+def test_no_history() -> None:
+    for column, values, words in (
         ("rtt", [1.0, None], "1 empty rtt"),
         ("rtt", [1.0, float("nan")], "rtt 1 is nan: a failed ping has -1"),
         ("event_time", [1, 2], "numbers have no unit"),
         ("dst_addr", None, "has no dst_addr"),
-    ],
-)
-def test_no_history(column: str, values: list | None, words: str) -> None:
-    table = pa.table(history(2).to_pydict()).drop_columns(column)
-    if values:
-        table = table.append_column(column, pa.array(values))
-    with pytest.raises(UsageError, match=words):
-        predict_rtt(Uniform(CROP), SOURCE, table, DESTINATION)
+    ):
+        table = pa.table(history(2).to_pydict()).drop_columns(column)
+        if values:
+            table = table.append_column(column, pa.array(values))
+        with pytest.raises(UsageError, match=words):
+            predict_rtt(Uniform(CROP), SOURCE, table, DESTINATION)
 
 
 def test_errors() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset import arrow_record, row_codec
 from beam_pipeline.dataset.arrow_record import FIELDS, RowColumns, encode_record, frame_records
 from beam_pipeline.dataset.layout import ENCODINGS
-from beam_pipeline.dataset.row_codec import RECORD_SCHEMA, decode_record
+from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.dataset.row_encoder import encode_row
 from tests.support.codec_rows import IPV4, KEY, golden_run
 from tests.support.helpers import arrow_record_bytes, ipc_stream, make_run, run_of_tuples
@@ -121,24 +121,3 @@ def test_invalid_measurement_bytes(measurements):
     row = decode_record(record_around(measurements))
     with pytest.raises(ValueError):
         _ = row.run
-
-
-def test_records_of_another_shape():
-    with pa.ipc.open_stream(RECORDS[0]) as reader:
-        batch = reader.read_next_batch()
-    (values,) = batch.to_pylist()
-    several = pa.BufferOutputStream()
-    with pa.ipc.new_stream(several, batch.schema) as writer:
-        writer.write_batch(batch)
-        writer.write_batch(batch)
-    for lines, message in (
-        ([], "0 rows"),
-        ([values, values], "2 rows"),
-        ([{**values, "src_addr": None}], "nulls"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            decode_record(ipc_stream(pa.RecordBatch.from_pylist(lines, schema=RECORD_SCHEMA)))
-    with pytest.raises(ValueError, match="schema is"):
-        decode_record(ipc_stream(batch.select(["src_id", "measurements"])))
-    with pytest.raises(ValueError, match="2 batches"):
-        decode_record(several.getvalue().to_pybytes())

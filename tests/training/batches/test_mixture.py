@@ -149,15 +149,6 @@ def test_workers_give_same_batches(mixture: Mixture) -> None:
     assert is_same(take(mixture, 12, num_workers=3, num_threads=2), take(mixture, 12))
 
 
-def test_windows_are_mixed(datasets: list[str]) -> None:
-    options = {"sampler": "windows", "weights": "measurements"}
-    found = take(dict.fromkeys(datasets, 1), 20, **options)
-    alone = [take(files, 20, **options) for files in datasets]
-    streams = [[crops_of(batches, lane) for lane in range(LANES)] for batches in alone]
-    counts = np.bincount(datasets_of(found, streams).reshape(-1))
-    assert np.abs(counts - 160 / 3).max() < 2
-
-
 # --- resume, with other weights, hosts and datasets -----------------------------------------------
 
 

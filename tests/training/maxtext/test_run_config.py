@@ -126,21 +126,6 @@ def test_a_checkpoint_without_the_position_in_the_data_is_refused(tmp_path: Path
     iterators.check_checkpoint(tmp_path, 20)
 
 
-def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch):
-    from maxtext.trainers.pre_train import train as maxtext_train
-
-    from training import train
-
-    def fail(_: list[str]) -> None:
-        try:
-            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 498 bytes.")
-        except RuntimeError as error:
-            raise ValueError("Checkpointing failed.") from error
-
-    monkeypatch.setattr(maxtext_train, "main", fail)
-    refusal_of(lambda: train._run_maxtext([]), "reduce per_device_batch_size", "498 bytes")
-
-
 MIXTURE = "network_train_files=rows/a,0.7;rows/b,3"
 UNSUITABLE = {
     f"{MIXTURE} num_epoch=2": "num_epoch=2, its own epochs, num_epoch=none",

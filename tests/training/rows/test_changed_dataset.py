@@ -276,17 +276,6 @@ def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Spoilt:
     return Spoilt(dataset, bad, left)
 
 
-def test_a_bad_row_ends_the_run_with_its_name(spoilt: Spoilt) -> None:
-    dataset, bad, _ = spoilt
-    for feed in FEEDS:
-        config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1, **feed_of(dataset, feed)}
-        line = refusal_of(lambda: host_batches(dataset, **config), "on_bad_row=skip")  # noqa: B023
-        found = re.match(r"(.*) record (\d+): ", line)
-        assert found
-        shard = [str(path) for path in shard_paths(dataset)].index(found[1])
-        assert (shard, int(found[2])) in bad
-
-
 @pytest.mark.parametrize("host_count", [1, 8])
 def test_skipped_rows_and_all_others(spoilt: Spoilt, host_count: int) -> None:
     dataset, _, left = spoilt

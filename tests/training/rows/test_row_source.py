@@ -120,14 +120,6 @@ def test_repr_says_which_data_and_nothing_else(mixed: Mixed, tmp_path: Path) -> 
     assert len({repr(ProbeRowDataSource(str(folder))) for folder in folders}) == 2
 
 
-def test_pickled_sources_read_on(mixed: Mixed) -> None:
-    source = ProbeRowDataSource(str(mixed["arrow"]))
-    first = list(source[0]["measurements"])  # with an open reader
-    again = pickle.loads(pickle.dumps(source))
-    assert repr(again) == repr(source) and len(again) == len(source)
-    assert list(again[0]["measurements"]) == first
-
-
 def test_more_shards_than_are_kept_open(tmp_path: Path) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(2, i)) for i in range(400)]
     dataset = write_dataset(tmp_path / "rows", rows, num_shards=150)
