@@ -1,8 +1,6 @@
 """The baselines of the benches: networks whose answers are known, no look-ahead, fall-backs."""
 
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,17 +12,15 @@ from benchmarks.baselines import Context, Pairs
 from tests.support.evaluation_helpers import (
     EXTENT,
     Stored,
-    Uniform,
     all_segments,
     plain_queries,
     training_rtts,
 )
 from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
-from tests.support.probe_rows_on_disk import write_dataset
 from training.evaluation import rtt
 from training.evaluation.baselines import draw_sample, predict_baselines
-from training.evaluation.examples import Examples, draw_examples, open_splits
+from training.evaluation.examples import Examples
 from training.tokens import kinds
 from training.tokens.kinds import parse
 
@@ -90,26 +86,6 @@ def test_five_nearest() -> None:
     assert nearest(exact, [0, 1], [10.0, 50.0]) == 22
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_nothing_to_go_by(method: Callable[..., np.ndarray]) -> None:
-    pairs = Pairs(np.array([[1.0, 0.0], [np.nan, 3.0]]), np.arange(2))
-    nothing = Context(1, np.zeros(0, int), np.zeros(0))
-    unknown = Context(-1, np.array([1]), np.array([10.0]))
-    assert np.isnan(method(pairs, [nothing, unknown])).all()
-    assert np.isfinite(method(pairs, [Context(0, np.array([0]), np.zeros(1))])[0])  # an RTT of 0
-
-
-def test_pairs_are_medians(monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = [np.array(x) for x in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 1, 2], [5, 1, 3, 7, 2, 9.0])]
-    found = baselines.make_pairs(*sample)
-    assert found.rows_of(np.array([1, 0, 2, -1])).tolist() == [0, 1, 2, -1]
-    np.testing.assert_array_equal(found.ms, [[3, 2], [np.nan, 7], [np.nan, 9]])
-    monkeypatch.setattr(baselines, "_MAX_CELLS", 4)
-    found = baselines.make_pairs(*sample)
-    assert found.row_of.tolist() == [1, 0, -1]
-    np.testing.assert_array_equal(found.ms, [[3, 2], [np.nan, 7]])
-
-
 def test_past_of_queries(stored: Stored) -> None:
     """Two destinations in turns, one of them unknown to training, and a failed ping."""
     sample = draw_sample(stored.train, EXTENT)
@@ -125,37 +101,9 @@ def test_past_of_queries(stored: Stored) -> None:
     np.testing.assert_allclose(last, [*expected, np.nan, np.nan])
 
 
-def test_contexts_of_queries() -> None:
-    measurements = np.zeros(7, kinds.MEASUREMENT)
-    measurements["segment"] = (0, 1, 1, 1, 1, 1, 2)
-    measurements["code"] = (999, 300, FAILED_RTT, 100, 200, 800, 50)
-    rows = np.array([4, 2, 3, -1, 0, 2, 2])
-    first, middle, last, other = baselines.contexts_of(measurements, rows, np.array([1, 4, 5, 6]))
-    assert first.destination == 2 and first.known.tolist() == []
-    # Neither the failed ping counts, nor the destination that the pairs lack.
-    assert (middle.destination, middle.known.tolist()) == (0, [2])
-    assert middle.known_ms == pytest.approx([0.3])
-    assert (last.destination, last.known.tolist()) == (2, [0, 2])
-    assert last.known_ms == pytest.approx([0.2, 0.3])
-    assert other.known.tolist() == []
-
-
 def prefix_of(address: str) -> bytes:
     number = packed(address)
     return number[:2] if len(number) == 4 else number[:4]
-
-
-def test_ipv4_probes_alone(stored: Stored, tmp_path: Path) -> None:
-    """Their rows.parquet has no upper halves of addresses."""
-    rows = [row for row in stored.train_rows if ":" not in row.src_addr]
-    folder = str(write_dataset(tmp_path / "rows", rows, "compact", test_rows=rows))
-    split, train = open_splits(folder)
-    examples = draw_examples(split, Uniform(), EXTENT)
-    measurements = parse(examples.targets, examples.segmentation).measurements
-    queries = rtt.choose_queries(measurements, 20)
-    found = predict_baselines(measurements, queries, train, EXTENT, baselines.predict)
-    prefixes = found.predicted_ms["prefix × destination"]
-    assert (prefixes != found.predicted_ms["destination"]).any()
 
 
 def test_in_an_evaluation(stored: Stored, examples: Examples) -> None:

@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset import row_codec
 from beam_pipeline.dataset.layout import split_of
 from beam_pipeline.probe_rows.options import Options
-from benchmarks import ROOT, arena, estimate, networks, results, runner, table
-from benchmarks.peers import common
+from benchmarks import ROOT, arena, estimate, networks, results, table
 from benchmarks.results import Results, Run
 from tests.support.training_runs import MODEL
 from tests.support.warm_python import TRAINING, warm_python
@@ -193,25 +191,7 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
         results.newest("overlap", tmp_path)
 
 
-def test_medians_omit_failed_runs() -> None:
-    (line,) = results.medians(make_results(0.5, 9.0, None, 0.4).runs)
-    assert (line.num_runs, line.num_failed, line.figures) == (4, 1, {"cpu_s": 0.5})
-
-
-def test_rounds_begin_with_different_cases() -> None:
-    bench = runner.Bench.__new__(runner.Bench)
-    bench.args = runner.argparse.Namespace(rounds=2)
-    assert [case for _, case in bench.rounds(["a", "b"])] == ["a", "b", "b", "a"]
-
-
 # --- estimates and peers --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("num_gb", "billed"), [(0, 0), (100, 25), (250, 62.5), (350, 112.5), (5220, 2597.5)]
-)
-def test_shuffle_is_billed_by_tiers(num_gb: float, billed: float) -> None:
-    assert estimate.billed_shuffle_gb(num_gb, estimate.Prices()) == pytest.approx(billed)
 
 
 def test_costs_are_use_times_price() -> None:
@@ -227,8 +207,3 @@ def test_costs_are_use_times_price() -> None:
     )
     costs = estimate.costs_of(use, estimate.Prices(), estimate.Assumptions())
     assert sum(costs.values()) == pytest.approx(5.6 + 1.4228 + 0.0675 + 0.275 + 0.09 + 1.4)
-
-
-def test_peers_write_the_schemas_of_the_product() -> None:
-    assert common.RECORD_SCHEMA.equals(row_codec.RECORD_SCHEMA)
-    assert common.MEASUREMENT_SCHEMA.equals(row_codec.MEASUREMENT_SCHEMA)

@@ -1,11 +1,10 @@
-"""Modules, flags, training keys, make targets, errors and columns that pages name exist.
+"""Modules, flags, training keys, make targets and columns that pages name exist.
 
 A flag in a command is looked up in that program's parser, a flag in running text in the parsers of
 all our programs and of Beam.
 """
 
 import argparse
-import ast
 import dataclasses
 import importlib
 import json
@@ -117,63 +116,6 @@ def test_unknown_make_target() -> None:
     targets = set(re.findall(r"^(?:[A-Z]+=\S+ |[A-Z]+=\"[^\"]*\" )*make ([a-z-]+)\b", text, re.M))
     phony = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.M)[0].split()
     assert {"test", "setup"} <= targets <= set(phony)
-
-
-# --- errors ---------------------------------------------------------------------------------------
-
-GAP = "…"
-# What pages quote from Google's services, JAX, the system, MaxText and the shell.
-OTHERS_MESSAGES = (
-    *("No space left on device", "The template parameters are invalid", "operation_result"),
-    *("Failed to read the job file", "ImagePullBackOff", "No module named"),
-    *("storage.buckets.get", "The TPU is already in use", "coordinator_address"),
-)  # fmt: skip
-
-
-@cache
-def texts_of_the_code() -> list[str]:
-    """Returns the texts of the programs, with a gap for each value; scripts line by line."""
-    texts = []
-    for path in [*ROOT.glob("beam_pipeline/**/*.py"), *ROOT.glob("training/**/*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                parts = [p.value if isinstance(p, ast.Constant) else GAP for p in node.values]
-                texts.append("".join(map(str, parts)))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                texts.append(node.value)
-    for path in ROOT.glob("templates/**/*.sh"):
-        texts += [re.sub(r"\$\{?\w+\}?", GAP, line) for line in path.read_text().splitlines()]
-    return texts
-
-
-def is_in_the_code(message: str) -> bool:
-    """Returns whether a text of the code has the parts of a message, in order, less its values."""
-    # --html is a value too: `require_packages` gets the name of the flag.
-    values = r"'[^']*'(?!s)|\b\d+\b|\b[A-Z]{4,}\b|_SUCCESS|--x\b|^--html\b"
-    parts = [re.escape(part.strip()) for part in re.sub(values, GAP, message).split(GAP)]
-    pattern = re.compile(".*".join(filter(None, parts)), re.DOTALL)
-    return any(pattern.search(text) for text in texts_of_the_code())
-
-
-def quoted(page: str) -> list[str]:
-    """Returns what is between backticks in the first cells of a page's tables of symptoms."""
-    found, header = [], ""
-    for line in (ROOT / page).read_text().splitlines():
-        first = line.split("|")[1].strip() if line.startswith("|") else ""
-        header = header or first if first else ""
-        if header in ("symptom", "seen"):
-            found += [code for code in re.findall(r"`([^`]+)`", first) if " " in code]
-    return found
-
-
-def test_unknown_error_message() -> None:
-    messages = [(page, message) for page in PAGES for message in quoted(page)]
-    unknown = [
-        f"{page}: {message}"
-        for page, message in messages
-        if not any(text in message for text in OTHERS_MESSAGES) and not is_in_the_code(message)
-    ]
-    assert len(messages) > 20 and not unknown, "\n".join(unknown)
 
 
 # --- docs/format.md -------------------------------------------------------------------------------

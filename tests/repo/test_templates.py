@@ -79,11 +79,6 @@ def test_flags_of_the_mapping_are_parameters() -> None:
     )
 
 
-def test_beam_lists_are_unchanged() -> None:
-    given = ["--experiments=a,b", '--labels={"team": "a,b=c"}', "--temp_location=gs://a,gs://b"]
-    assert flags_of(*given) == given
-
-
 def test_switches_are_true_or_false(capsys: pytest.CaptureFixture) -> None:
     assert flags_of("--overwrite=true", "--debug=false", "--overwrite") == ["--overwrite"] * 2
     assert flags_of("--use_public_ips=false") == ["--no_use_public_ips"]
@@ -245,25 +240,6 @@ def test_shell_syntax(script: Path) -> None:
     check_shell(script)
 
 
-@each_template
-def test_build(scripts: Scripts, name: str) -> None:
-    scripts.run("build.sh", name)
-    image = f"{REGION}-docker.pkg.dev/{PROJECT}/probeline/{name}:7"
-    assert scripts.calls == [
-        [
-            *("builds", "submit", str(scripts.root), f"--project={PROJECT}", f"--region={REGION}"),
-            f"--config={scripts.root}/templates/cloudbuild.yaml",
-            f"--substitutions=_TEMPLATE={name},_IMAGE={image}",
-        ],
-        [
-            *("dataflow", "flex-template", "build"),
-            *(f"gs://my-bucket/templates/{name}-7.json", f"--project={PROJECT}"),
-            *(f"--image={image}", "--sdk-language=PYTHON"),
-            f"--metadata-file={scripts.root}/templates/{name}/metadata.json",
-        ],
-    ]
-
-
 def test_no_template_of_a_failed_build(scripts: Scripts) -> None:
     scripts.run("build.sh", "probe_rows", code=3, GCLOUD_EXIT="3")
     assert len(scripts.calls) == 1
@@ -290,20 +266,12 @@ def test_launch(scripts: Scripts) -> None:
     ]
 
 
-def test_default_job_name(scripts: Scripts) -> None:
-    scripts.run("launch.sh", "overlap", "input_path=gs://a/b", TAG="")
-    assert re.fullmatch(r"overlap-\d{8}-\d{6}", scripts.calls[0][3])
-
-
 @pytest.mark.parametrize(
     ("script", "arguments", "settings", "part"),
     [
         ("build.sh", ["overlapp"], {}, "overlapp is not a template: overlap probe_rows"),
         ("build.sh", ["probe_rows"], {"PROJECT": ""}, "PROJECT is empty: set it to"),
-        ("build.sh", ["probe_rows", "x"], {}, "x is an unexpected argument"),
         ("launch.sh", ["probe_rows", "input=gs://a"], {"BUCKET": "gs://b"}, "bucket's name"),
-        ("launch.sh", ["probe_rows"], {}, "no parameters"),
-        ("launch.sh", ["probe_rows", "--max-workers=3"], {}, "is not PARAMETER=VALUE"),
         ("launch.sh", ["probe_rows", "columns=a||b"], {}, "contains ||"),
         ("launch.sh", ["probe_rows", "input=x"], {"JOB_NAME": "My_Job"}, "JOB_NAME is My_Job"),
     ],
