@@ -97,7 +97,7 @@ def test_a_parquet_file_without_such_texts_is_read_as_json_is(tmp_path: Path) ->
     rows = [{"content": "a", "number": 1, "none": None, "list": ["b"]}, {"content": None}]
     pq.write_table(pa.Table.from_pylist(rows), path)
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for field in ("missing", "none", "content", "number", "list"):
+    for field in ("missing", "none", "content", "number", "list", "content.x"):
         found, expected = seen(path, text=field), seen(lines, text=field)
         assert found._replace(letters={}) == expected._replace(letters={})
         reasons = {row: reason for row, (reason, _) in found.letters.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap import (
     DeconConfig,
     ExecutorStep,
@@ -43,7 +43,7 @@ def hit(n: int) -> dict[str, Any]:
 # --- as a function --------------------------------------------------------------------------------
 
 
-def test_beams_options_are_taken_and_left_as_they_were(
+def test_a_run_takes_beams_options_and_raises_our_errors(
     paths: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used, run = [], launch.run
@@ -52,6 +52,9 @@ def test_beams_options_are_taken_and_left_as_they_were(
         used.append(beam_options.view_as(DirectOptions))
         return run(config, beam_options)
 
+    with pytest.raises(ProbelineError, match="with a text in the field 'body'") as failure:
+        run_train_test_overlap(DeconConfig(**paths, text_field="body"))
+    assert "\n" not in str(failure.value) and "while running" not in str(failure.value)
     monkeypatch.setattr(launch, "run", spy)
     options = PipelineOptions(["--direct_num_workers=2", "--direct_running_mode=multi_threading"])
     run_train_test_overlap(DeconConfig(**paths), options)

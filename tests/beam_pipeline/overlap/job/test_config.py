@@ -41,6 +41,7 @@ def test_step_as_path() -> None:
     ("values", "flag"),
     [
         ({"input_path": ["a", ""]}, "--input_path is empty"),
+        ({"decontaminate_source": "mmlu="}, "--decontaminate_source=mmlu="),
         ({"output_path": ["out"]}, "--output_path=['out']"),
         ({"ngram": 15}, "ngram=15"),
         ({"eval_text_field": "a,,b"}, "--eval_text_field=a,,b"),

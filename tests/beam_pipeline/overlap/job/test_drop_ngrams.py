@@ -34,11 +34,16 @@ def test_dropped_ngrams_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_run_with_other_ngrams_is_another(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     corpus = make_corpus(tmp_path, 5)
-    path = write_lines(tmp_path / "drop.jsonl", {"ngram": "a b", "n": 2}, {"ngram": "a b", "n": 3})
+    path = tmp_path / "drop.jsonl"
     flags = [*corpus.flags, f"--output_path={tmp_path}/out", f"--drop_ngrams={path}"]
-    assert main([*flags, "--direct_num_workers=1"]) == 1
-    assert not (tmp_path / "out").exists()
-    assert f"--drop_ngrams={path}: line 2: n is 3, but 'a b' has 2" in capsys.readouterr().err
+    for line, message in (
+        ("{", "line 2: it is not JSON"),
+        ('{"ngram": "a b", "n": 3}', "line 2: n is 3, but 'a b' has 2 tokens"),
+    ):
+        path.write_text('{"ngram": "a b", "n": 2}\n' + line)
+        assert main([*flags, "--direct_num_workers=1"]) == 1
+        assert f"--drop_ngrams={path}: {message}" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
     write_lines(path, {"ngram": "a"})
     assert main(flags) == main([*flags, "--skip_existing"]) == 0
     write_lines(path, {"ngram": "a b"})

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main
@@ -97,9 +99,12 @@ def test_samples_of_lm_evaluation_harness(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_field_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    for flags, message in (
-        ([], "in the field 'content': its records have qid, doc, gold; name the field with --eval"),
-        (["--eval_text_field=doc.question,anwser"], "in the field 'anwser': correct --eval_text_f"),
+    (tmp_path / "eval").mkdir()
+    pq.write_table(pa.Table.from_pylist(ROWS), table := tmp_path / "eval/test.parquet")
+    for path, flags, message in (
+        (table, [], "in the field 'content': its records have qid, doc, gold; name the field with"),
+        (None, ["--eval_text_field=doc.question,anwser"], "in the field 'anwser': correct --eval"),
+        (None, ["--eval_text_field=doc"], "no record with a text in the field 'doc'"),
     ):
-        assert run(tmp_path, *flags) == 1
+        assert run(tmp_path, *flags, path=path) == 1
         assert message in capsys.readouterr().err

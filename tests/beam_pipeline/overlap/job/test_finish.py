@@ -1,6 +1,8 @@
 """The last steps on `gs://`: however many work units there are, they wait for few requests."""
 
 import functools
+import gzip
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from beam_pipeline.jobs import frame
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import gathering, scanning
-from tests.support.engines import Gcs
+from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs, faulty
 
 LINE = '{"text": "one two"}\n'
@@ -44,8 +46,12 @@ def test_hundreds_of_units_wait_for_few_requests(
     for module, name in ((gathering, "join_group"), (frame, "commit")):
         monkeypatch.setattr(module, name, behind_proxies(name, getattr(module, name)))
     sets = f"--decontaminate_source=quiz={tmp_path}/quiz.jsonl"
-    flags = [f"--input_path={tmp_path}/in", sets, f"--output_path={gcs.make_bucket()}/out"]
+    output = f"{gcs.make_bucket()}/out"
+    flags = [f"--input_path={tmp_path}/in", sets, f"--output_path={output}"]
     assert main([*flags, "--ngram_length=2", "--direct_num_workers=1"]) == 0
+    lines = gzip.decompress(stored_objects(output)["stats/overlap_details.jsonl.gz"]).splitlines()
+    rows = {(line["train_path"], line["train_row"]) for line in map(json.loads, lines)}
+    assert len(rows) == len(lines) == NUM_UNITS  # objects that are composed in several steps
     (finishing,) = proxies["commit"]
     assert max(joining.longest_chain() for joining in proxies["join_group"]) < 30
     assert finishing.longest_chain() < longest

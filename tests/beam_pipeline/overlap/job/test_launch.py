@@ -67,11 +67,14 @@ def test_refused_command_leaves_the_output(finished: Path, capsys: pytest.Captur
         assert files_below(finished / "out") == before, more
 
 
-def test_a_corpus_of_dead_letters_alone(corpus: Path, capsys: pytest.CaptureFixture) -> None:
-    path = corpus / "other/a.jsonl"
-    path.parent.mkdir()
+def test_a_corpus_without_texts_says_why(corpus: Path, capsys: pytest.CaptureFixture) -> None:
+    """By dead letters, of which the first is shown, or by the fields that there are."""
+    path = write_lines(corpus / "other/a.jsonl", {"content": "a"})
+    only = [f"--input_path={path}", *flags(corpus)[1:]]
+    error = error_of(capsys, 1, only)
+    assert error.endswith(f"name the field with --text_field; {path} has content\n")
     path.write_bytes('{"text": "a"}'.encode("utf-16"))
-    error = error_of(capsys, 1, [f"--input_path={path}", *flags(corpus)[1:]])
+    error = error_of(capsys, 1, only)
     assert "a text in the field 'text': 1 utf8_invalid; the first is row 0 of" in error
     assert f"{path}, utf8_invalid: \\xff\\xfe{{" in error and "--text_field" not in error
 
@@ -137,6 +140,3 @@ def test_short_rows_are_named_and_removal_waits(
     assert remove.main(given) == 2
     assert "pass --allow_short_rows" in capsys.readouterr().err
     assert remove.main([*given, "--allow_short_rows"]) == 0
-    assert main(flags(corpus, "--preset=precise", "--overwrite")) == 0
-    assert not json.loads((corpus / "out" / SUMMARY).read_text())["warnings"]
-    assert remove.main([*given, "--overwrite"]) == 0

@@ -131,7 +131,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-70], lambda data: b"x" + data])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-70], lambda data: b"x" + data, lambda data: b""]
+)
 def test_damaged_index_file(file: Path, damage) -> None:
     with pytest.raises(ProbelineError, match="made from other inputs or options"):
         open_index(str(file), "another")

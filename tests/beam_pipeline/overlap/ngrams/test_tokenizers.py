@@ -163,9 +163,9 @@ def test_every_code_point_equals_the_reference() -> None:
 
 
 def test_long_texts_and_texts_of_one_token() -> None:
-    same("word " * 400_000, DEFAULT)
+    same("word " * 150_000, DEFAULT)
     same("x" * 2_000_000, DEFAULT)
-    same("Σ" + "Straße İ\u2028" * 100_000, DEFAULT)
+    same("Σ" + "Straße İ\u2028" * 20_000, DEFAULT)
     same("." * 1_000_000, DEFAULT)
 
 

@@ -22,7 +22,7 @@ from tests.support.removal_corpus import (
     plain,
     texts_of,
     write_compressed,
-    write_corpus,
+    write_evaluation,
 )
 
 
@@ -65,31 +65,55 @@ def test_parquet_has_a_row_for_every_record(found: Path) -> None:
     assert not (folder / ".done").exists()
 
 
-def write_dolma_corpus(folder: Path) -> list[dict[str, Any]]:
-    """Writes a corpus as Dolma wants it, and returns its documents."""
-    documents = [
-        {"id": "one", "text": "nothing to see", "source": "x"},
-        {"id": 2**70, "text": CONTAMINATED["text"], "source": "x"},
-        {"id": 1.5, "text": f"\U0001f600 {SHARED} {AROUND} {SHARED}", "source": "x"},
-    ]
-    write_corpus(folder)
-    lines = "".join(json.dumps(document) + "\n" for document in documents).encode()
+DOLMA_FILES = ("a.jsonl", "deep/b.jsonl.gz", "c.json.zst")
+DOLMA_DOCUMENTS: list[dict[str, Any]] = [
+    {"id": "one", "text": "nothing to see", "source": "x"},
+    {"id": 2**70, "text": CONTAMINATED["text"], "source": "x"},
+    {"id": 1.5, "text": f"\U0001f600 {SHARED} {AROUND} {SHARED}", "source": "x"},
+]
+
+
+@pytest.fixture(scope="module")
+def attributed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus as Dolma wants it, with attributes."""
+    folder = tmp_path_factory.mktemp("attributed")
+    lines = "".join(json.dumps(document) + "\n" for document in DOLMA_DOCUMENTS).encode()
     (folder / "documents/deep").mkdir(parents=True)
-    for name in ("a.jsonl", "deep/b.jsonl.gz", "c.json.zst"):
+    for name in DOLMA_FILES:
         write_compressed(folder / "documents" / name, lines)
-    return documents
+    write_evaluation(folder)
+    find_in(folder, "documents", "out")
+    assert attributes(folder, ".", "--format=dolma") == 0
+    return folder
+
+
+def test_lines_of_dolma_are_those_of_the_documents(
+    found: Path, attributed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in DOLMA_FILES:
+        lines = plain(attributed / "attributes/overlap" / name).splitlines()
+        for line, document in zip(map(json.loads, lines), DOLMA_DOCUMENTS, strict=True):
+            text, count = document["text"], document["text"].lower().count(SHARED)
+            values = line["attributes"]
+            spans = values.pop("overlap__spans")
+            assert line["id"] == document["id"]
+            assert [text[start:end].lower() for start, end, _ in spans] == [SHARED] * count
+            assert [score for *_, score in spans] == [1.0] * count
+            scores = {"coverage": count * len(SHARED) / len(text), "set__quiz": 1.0}
+            whole = {f"overlap__{name}": [[0, len(text), each]] for name, each in scores.items()}
+            assert values == (whole if count else {})
+    capsys.readouterr()
+    assert attributes(found, "dolma", "--format=dolma") == 2
+    assert "e.parquet: Dolma reads JSON lines" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_dolmas_mixer_reads_them(tmp_path: Path, dolma: Path) -> None:
-    documents = write_dolma_corpus(tmp_path)
-    find_in(tmp_path, "documents", "out")
-    assert attributes(tmp_path, ".", "--format=dolma") == 0
+def test_dolmas_mixer_reads_them(attributed: Path, tmp_path: Path, dolma: Path) -> None:
     most = "$.attributes[?(@.overlap__coverage && @.overlap__coverage[0][2] > 0.2)]"
     cut = {"span": "$.attributes.overlap__spans", "min_score": 0.5, "replacement": "[gone]"}
     stream = {
         "name": "clean",
-        "documents": [f"{tmp_path}/documents/{name}" for name in ("*.jsonl", "*/*.gz", "*.zst")],
+        "documents": [f"{attributed}/documents/{name}" for name in ("*.jsonl", "*/*.gz", "*.zst")],
         "attributes": ["overlap"],
         "output": {"path": str(tmp_path / "mixed"), "max_size_in_bytes": 10**9},
         "filter": {"exclude": [most]},
@@ -97,11 +121,6 @@ def test_dolmas_mixer_reads_them(tmp_path: Path, dolma: Path) -> None:
     }
     (tmp_path / "mix.json").write_text(json.dumps({"streams": [stream]}))
     subprocess.run([dolma, "-c", str(tmp_path / "mix.json"), "mix"], check=True)
-    written = list(map(json.loads, plain(tmp_path / "attributes/overlap/a.jsonl").splitlines()))
-    assert [line["id"] for line in written] == [document["id"] for document in documents]
-    whole = [[0, len(documents[1]["text"]), 1.0]]
-    assert written[1]["attributes"]["overlap__set__quiz"] == whole
-    assert list(written[0]["attributes"]) == ["overlap__spans"]
     lines = gzip.decompress((tmp_path / "mixed/clean-0000.json.gz").read_bytes()).splitlines()
     texts = [json.loads(line)["text"] for line in lines]
-    assert texts == [documents[0]["text"], f"{AROUND}. [gone]! {AROUND}\u00e9"] * 3
+    assert texts == [DOLMA_DOCUMENTS[0]["text"], f"{AROUND}. [gone]! {AROUND}\u00e9"] * 3

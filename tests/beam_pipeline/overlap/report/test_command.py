@@ -51,9 +51,9 @@ def test_no_output_and_invalid_flags(tmp_path: Path, capsys) -> None:
     ("name", "damage"),
     [
         ("progress/progress_summary.json", "cut"),
-        ("stats/overlap_verdicts.jsonl", "other fields"),
+        ("stats/overlap_verdicts.jsonl", "cut"),
         ("stats/overlap_stats_by_train_path.jsonl", "gone"),
-        ("stats/overlap_coverage.jsonl", "cut"),
+        ("stats/overlap_coverage.jsonl", "other fields"),
         ("stats/overlap_details.jsonl.gz", "cut"),
         ("stats/overlap_matches.parquet", "gone"),
         ("stats/overlap_documents.parquet", "other fields"),

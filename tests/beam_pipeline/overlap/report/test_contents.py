@@ -21,7 +21,7 @@ from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.overlap.results.layout import COVERAGE, REPORT
 from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_jobs import read_lines, write_lines
-from tests.support.overlap_report import SETS, TRAINING, contents_of, run
+from tests.support.overlap_report import TRAINING, contents_of
 from tests.support.overlap_runs import run as run_corpus
 
 
@@ -156,8 +156,7 @@ def test_training_files_and_boilerplate_are_ranked_and_bounded(
     assert [msgspec.structs.asdict(one) for one in report.boilerplate] == expected
 
 
-def test_removal_takes_what_the_report_says(tmp_path: Path) -> None:
-    output = run(tmp_path, SETS, TRAINING)
+def test_removal_takes_what_the_report_says(output: Path) -> None:
     documents = pq.read_table(output / "stats/overlap_documents.parquet").to_pylist()
     masked, within = 0, 0
     for document in documents:
@@ -169,11 +168,11 @@ def test_removal_takes_what_the_report_says(tmp_path: Path) -> None:
         within += sum(at >= MARGIN_CHARS for at in near)
     removal = contents_of(output).removal
     total = removal.total
-    assert (total.num_documents, total.num_spans) == (5, sum(len(d["spans"]) for d in documents))
+    assert (total.num_documents, total.num_spans) == (4, sum(len(d["spans"]) for d in documents))
     assert (total.num_shared_chars, total.num_margin_chars) == (masked, within)
     by_file = {Path(one.name).name: (one.num_documents, one.num_texts) for one in removal.by_file}
-    assert by_file == {"part-0.jsonl": (3, 3), "part-1.jsonl": (2, 2)}
-    assert {one.name: one.num_documents for one in removal.by_set} == {"space": 5, "town": 1}
+    assert by_file == {"part-0.jsonl": (2, 3), "part-1.jsonl": (2, 2)}
+    assert {one.name: one.num_documents for one in removal.by_set} == {"space": 3, "town": 1}
     assert RemovalConfig().margin_chars == MARGIN_CHARS
 
 

@@ -94,6 +94,15 @@ def test_pairs_have_their_own_texts_with_caps(tmp_path: Path) -> None:
     assert not texts_of(instances_of(full / "output", "none"))
 
 
+def test_texts_with_lone_surrogates(tmp_path: Path) -> None:
+    text = "a\ud800 lone surrogate\udfff and more of it"
+    sets, training = {"odd": [("id \udc01", text)]}, {"t.jsonl": [("d \udc00", f"see: {text}!")]}
+    (instance,) = instances_of(run(tmp_path, sets, training))
+    assert instance.row.instance_id == "id \\udc01"
+    assert list(texts_of([instance]).values()) == [(text, f"see: {text}!")]
+    assert instance.documents[0].doc_id == "d \\udc00"
+
+
 def test_details_of_any_size_are_read_in_little_memory(tmp_path: Path) -> None:
     output = run(tmp_path, {"set": [("a", PLANET)]}, {"t.jsonl": [("d", PLANET)] * 20})
     more = filler(40_000)
