@@ -134,17 +134,9 @@ def run(
         "SOURCE_DATE_EPOCH": "1700000000",
         "COLUMNS": "200",
     }
+    shell = ["/bin/sh", "-c", use.shell.replace("{box}", str(box)), "sh"]
     process = subprocess.Popen(
-        [
-            "/bin/sh",
-            "-c",
-            use.shell.replace("{box}", str(box)),
-            "sh",
-            *python,
-            "-c",
-            script,
-            *command,
-        ],
+        [*shell, *python, "-c", script, *command],
         cwd=box / "cwd",
         env={**os.environ, **environment, **use.environment},
         stdin=subprocess.DEVNULL,
@@ -319,13 +311,8 @@ def main() -> int:
     if args.results:
         summary = [{name: record[name] for name in ("area", "use", "faults")} for record in failed]
         machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
-        document = {
-            "machine": machine,
-            "date": time.strftime("%Y-%m-%d"),
-            "uses": len(records),
-            "areas": table,
-            "failed": summary,
-        }
+        document = {"machine": machine, "date": time.strftime("%Y-%m-%d"), "uses": len(records)}
+        document |= {"areas": table, "failed": summary}
         args.results.write_text(json.dumps(document, indent=1) + "\n")
     return bool(failed)
 

@@ -215,41 +215,39 @@ def together() -> Iterator[Use]:
 def names() -> Iterator[Use]:
     """Names of folders, ends, sets and files in pages."""
     for text in LISTS["names"]:
-        name = text.replace("/", "∕")
+        name, shown = text.replace("/", "∕"), repr(text[:20])
         place = "{box}/" + name
-        for program in ("page", "inspect", "export", "padding"):
-            command = [
-                each.replace("{box}/rows", place).replace(".parquet", ".csv")
-                for each in PROGRAMS[program]
-            ]
-            moved = lambda box, name=name: (box / "rows").rename(box / name)  # noqa: E731
-            name_of = f"folder {text[:20]!r}"
-            yield _use("names", program, name_of, command=command, damage=moved, check=_check_pages)
-        command = [each.replace("{box}/eval", place) for each in PROGRAMS["overlap"]]
+
+        def moved(box: Path, name: str = name) -> None:
+            (box / "rows").rename(box / name)
 
         def evaluated(box: Path, text: str = text, name: str = name) -> None:
             (box / "eval/e.jsonl").write_text(json.dumps({"id": text, "text": f"{text} {SHARED}"}))
             (box / "eval").rename(box / name)
 
-        yield _use(
-            "names",
-            "overlap",
-            f"set {text[:20]!r}",
-            command=command,
-            damage=evaluated,
-            check=_check_pages,
-        )
+        for program in ("page", "inspect", "export", "padding"):
+            command = _replaced(program, {"{box}/rows": place, ".parquet": ".csv"})
+            more = {"command": command, "damage": moved, "check": _check_pages}
+            yield _use("names", program, f"folder {shown}", **more)
+        command = _replaced("overlap", {"{box}/eval": place})
+        more = {"command": command, "damage": evaluated, "check": _check_pages}
+        yield _use("names", "overlap", f"set {shown}", **more)
         command = [PROGRAMS["report"][0], "{box}/result", "--html={box}/out/" + name]
-        yield _use("names", "report", f"file {text[:20]!r}", command=command, check=_check_pages)
+        yield _use("names", "report", f"file {shown}", command=command, check=_check_pages)
+
+
+def _replaced(program: str, texts: dict[str, str]) -> list[str]:
+    """Returns the command of a program with other texts."""
+    command = PROGRAMS[program]
+    for old, new in texts.items():
+        command = [each.replace(old, new) for each in command]
+    return command
 
 
 def _check_pages(box: Path) -> str:
     pages = [path.read_text(errors="replace") for path in (box / "out").rglob("*.html")]
-    return (
-        "page with raw HTML"
-        if any(raw in page for page in pages for raw in ("<script>alert", "<img src=x"))
-        else ""
-    )
+    is_raw = any(raw in page for page in pages for raw in ("<script>alert", "<img src=x"))
+    return "page with raw HTML" if is_raw else ""
 
 
 def bombs() -> Iterator[Use]:
@@ -259,74 +257,36 @@ def bombs() -> Iterator[Use]:
         "gz": gzip.compress,
         "bz2": bz2.compress,
         "xz": lzma.compress,
+        "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
     }
-    packs["zst"] = lambda data: pa.compress(data, "zstd", asbytes=True)
-    places = (
-        ("rows", "m.json"),
-        ("convert", "docs/d.jsonl"),
-        ("overlap", "docs/d.jsonl"),
-        ("overlap", "eval/d.jsonl"),
-    )
-    for (kind, filler), (end, pack), (program, place) in product(
-        fillers.items(), packs.items(), places
-    ):
+    places = [("rows", "m.json"), ("convert", "docs/d.jsonl")]
+    places += [("overlap", "docs/d.jsonl"), ("overlap", "eval/d.jsonl")]
+    for kind, end, (program, place) in product(fillers, packs, places):
 
-        def damage(
-            box: Path,
-            filler: bytes = filler,
-            end: str = end,
-            pack: Callable[[bytes], Any] = pack,
-            place: str = place,
-        ) -> None:
-            (box / f"{place}.{end}").write_bytes(pack(filler * (8 << 20)) * 20)
+        def damage(box: Path, kind: str = kind, end: str = end, place: str = place) -> None:
+            data = packs[end](fillers[kind] * (8 << 20))
+            (box / f"{place}.{end}").write_bytes(data * 20)
 
-        command = [
-            each.replace("m.parquet", f"m.json.{end}").replace("*.jsonl", f"d.jsonl.{end}")
-            for each in PROGRAMS[program]
-        ]
-        yield _use(
-            "bombs",
-            program,
-            f"{kind} {end} in {place}",
-            command=command,
-            damage=damage,
-            max_mb=1500,
-        )
+        command = _replaced(program, {"m.parquet": f"m.json.{end}", "*.jsonl": f"d.jsonl.{end}"})
+        more = {"command": command, "damage": damage, "max_mb": 1500}
+        yield _use("bombs", program, f"{kind} {end} in {place}", **more)
 
 
 def keys() -> Iterator[Use]:
     """Values of key=value for training; what is accepted does not train."""
-    known = {
-        "network_train_files": "{box}/rows/train",
-        "base_output_directory": "{box}/out",
-        "run_name": "r",
-    }
+    known = {"network_train_files": "{box}/rows/train", "base_output_directory": "{box}/out"}
+    known |= {"run_name": "r", "steps": "1"}
+    more = {"prelude": _NO_TRAINING, "training": True, "ours": "*"}
     for key, value in product(LISTS["keys"], LISTS["values"]):
-        command = [
-            "training.train",
-            "tiny",
-            *(f"{name}={each}" for name, each in {**known, "steps": "1", key: value}.items()),
-        ]
-        yield _use(
-            "keys",
-            "train",
-            f"{key}={value[:20]!r}",
-            command=command,
-            prelude=_NO_TRAINING,
-            training=True,
-            ours="*",
-        )
+        given = (f"{name}={each}" for name, each in {**known, key: value}.items())
+        command = ["training.train", "tiny", *given]
+        yield _use("keys", "train", f"{key}={value[:20]!r}", command=command, **more)
 
 
 def flags() -> Iterator[Use]:
     """Flags of Dataflow and of Beam."""
-    cloud = {
-        "runner": "DataflowRunner",
-        "project": "p",
-        "region": "r",
-        "temp_location": "gs://b/t",
-        "setup_file": "./setup.py",
-    }
+    cloud = {"runner": "DataflowRunner", "project": "p", "region": "r"}
+    cloud |= {"temp_location": "gs://b/t", "setup_file": "./setup.py"}
     for number, (flag, value) in enumerate(product(LISTS["flags"], LISTS["flag_values"])):
         program = ("rows", "convert", "overlap", "remove")[number % 4]
         given = {**(cloud if number % 3 == 0 else {}), flag: value}
@@ -335,19 +295,5 @@ def flags() -> Iterator[Use]:
         yield _use("flags", program, f"{flag}={value!r}", command=command, ours="*")
 
 
-AREAS: dict[str, Callable[[], Iterator[Use]]] = {
-    each.__name__: each
-    for each in (
-        dataset_files,
-        edited,
-        caches,
-        paths,
-        machine,
-        network,
-        together,
-        names,
-        bombs,
-        keys,
-        flags,
-    )
-}
+_ALL = (dataset_files, edited, caches, paths, machine, network, together, names, bombs, keys, flags)
+AREAS: dict[str, Callable[[], Iterator[Use]]] = {each.__name__: each for each in _ALL}

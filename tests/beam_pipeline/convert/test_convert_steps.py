@@ -197,15 +197,12 @@ def test_every_line_is_read_once(
 def test_format_detection(tmp_path: Path) -> None:
     write_tfrecord(tmp_path / "t", [b"x"])
     pq.write_table(pa.table({"a": [1]}), tmp_path / "p")
-    assert format_of((tmp_path / "t").read_bytes()) == "tfrecord"
-    assert format_of((tmp_path / "p").read_bytes()) == "parquet"
-    assert format_of(b'\xef\xbb\xbf\n {"a": 1}\n{') == "jsonl"
-    assert format_of(b"7\n8") == "jsonl"
-    assert format_of(b"") == "jsonl"
-    assert format_of(b'{"a":' + b" " * 70_000) == "jsonl"  # longer than what is looked at
-    assert format_of(b'{\n "a": 1\n}') == "auto"  # a document over several lines
-    assert format_of(b"id,text\n1,x\n") == "auto"
-    assert format_of(b"\x00" * 100) == "auto"
+    assert [format_of((tmp_path / name).read_bytes()) for name in "tp"] == ["tfrecord", "parquet"]
+    long = b'{"a":' + b" " * 70_000  # longer than what is looked at
+    for data in (b'\xef\xbb\xbf\n {"a": 1}\n{', b"7\n8", b"", long):
+        assert format_of(data) == "jsonl"
+    for data in (b'{\n "a": 1\n}', b"id,text\n1,x\n", b"\x00" * 100):
+        assert format_of(data) == "auto"
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "tfrecord", "parquet"])

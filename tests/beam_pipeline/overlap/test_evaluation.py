@@ -151,40 +151,27 @@ def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
         ("/evals/gsm8k-main-abcdefa", "gsm8k-main-abcdefa"),
         ("/evals/gsm8k-1a2b3c-dolma", "gsm8k-1a2b3c"),
         ("/evals/-dolma", "-dolma"),
+        ("mmlu=gs://b/x", "mmlu"),
+        ("/e/lang=en/x.jsonl", "lang=en"),
+        ("gs://b/lang=en", "lang=en"),
     ],
 )
-def test_name_of_a_folder(path: str, name: str) -> None:
-    assert dataset_name(path) == name
+def test_name_of_a_set(path: str, name: str) -> None:
+    given = path.removeprefix("mmlu=")
+    assert parse_evaluation_source(path) == EvaluationSource(name, given)
+    assert given != path or dataset_name(path) == name
 
 
-def test_name_of_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_of_a_set_by_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dataset_name(f"{tmp_path}/arc[1]") == tmp_path.name
+    (tmp_path / "arc[1]-dolma").mkdir()
+    assert dataset_name(f"{tmp_path}/arc[1]-dolma") == "arc[1]"
     (tmp_path / "arc-dolma-0a1b2c").mkdir()
     monkeypatch.chdir(tmp_path / "arc-dolma-0a1b2c")
     assert dataset_name("test.jsonl") == dataset_name(".") == dataset_name("*.json") == "arc"
     assert dataset_name("sub/../x/") == "x"
-
-
-def test_name_of_an_existing_folder_with_wildcards(tmp_path: Path) -> None:
-    assert dataset_name(f"{tmp_path}/arc[1]") == tmp_path.name
-    (tmp_path / "arc[1]-dolma").mkdir()
-    assert dataset_name(f"{tmp_path}/arc[1]-dolma") == "arc[1]"
-
-
-def test_path_without_a_folder_needs_a_name() -> None:
     with pytest.raises(UsageError, match=r"no folder .*NAME=/"):
         dataset_name("/test.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("mmlu=gs://b/x", EvaluationSource("mmlu", "gs://b/x")),
-        ("/e/lang=en/x.jsonl", EvaluationSource("lang=en", "/e/lang=en/x.jsonl")),
-        ("gs://b/lang=en", EvaluationSource("lang=en", "gs://b/lang=en")),
-    ],
-)
-def test_given_name(text: str, expected: EvaluationSource) -> None:
-    assert parse_evaluation_source(text) == expected
 
 
 def test_folders_of_one_name_are_different_sets() -> None:

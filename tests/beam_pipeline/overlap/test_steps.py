@@ -69,18 +69,6 @@ def test_a_run_takes_beams_options_and_raises_our_errors(
 # --- as a step ------------------------------------------------------------------------------------
 
 
-def test_the_step_for_proofpile_has_its_own_n(paths: dict[str, Any]) -> None:
-    step = build_proofpile_step(**paths)
-    assert step == ExecutorStep(
-        "train_test_overlap/proofpile",
-        run_train_test_overlap,
-        DeconConfig(**paths, ngram=NGramConfig((5, 10, 15))),
-        step.description,
-    )
-    other = build_proofpile_step(**paths, ngram=NGramConfig(13), tokenizer="whitespace").config
-    assert (other.ngram.lengths, other.tokenizer) == ((13,), "whitespace")
-
-
 class DeconMode(StrEnum):
     TRAIN_TEST_OVERLAP = auto()
 
@@ -108,6 +96,11 @@ def test_a_step_as_marin_writes_it_runs(paths: dict[str, Any]) -> None:
     )
     for warning, names in zip(warnings, without_effect, strict=True):
         assert str(warning.message).startswith(names) and "has no effect" in str(warning.message)
+    assert build_proofpile_step(**paths).config == DeconConfig(
+        **paths, ngram=NGramConfig((5, 10, 15))
+    )
+    given = {**paths, "ngram": NGramConfig(13), "tokenizer": "whitespace"}
+    assert build_proofpile_step(**given).config == DeconConfig(**given)
     step = ExecutorStep(
         name="tmp/train_test_overlap/proofpile",
         fn=run_train_test_overlap,

@@ -25,7 +25,7 @@ from beam_pipeline.storage.matching import FileVersion
 def scanned(number: int, num_rows: int, first_row: int | None, num_files: int) -> ScannedUnit:
     file = InputFile(FileVersion("a.jsonl", 100, 0), "jsonl", number=4)
     unit = WorkUnit(file, number, 10, 10 * number, 10 * number + 10, first_row=first_row)
-    summary = ScanSummary(num_rows, num_rows, 0, 0, 2, {})
+    summary = ScanSummary(num_rows, num_rows // 2, 0, 0, 2, {})
     paths = tuple(f"matches-{at}" for at in range(num_files))
     return ScannedUnit(unit._replace(number=number), paths, summary)
 

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -174,15 +173,3 @@ def test_removal_takes_what_the_report_says(output: Path) -> None:
     assert by_file == {"part-0.jsonl": (2, 3), "part-1.jsonl": (2, 2)}
     assert {one.name: one.num_documents for one in removal.by_set} == {"space": 3, "town": 1}
     assert RemovalConfig().margin_chars == MARGIN_CHARS
-
-
-def test_columns_of_records_with_lone_surrogates(tmp_path: Path) -> None:
-    schema = pa.schema([("name", pa.string()), ("count", pa.int64())])
-    records = [{"name": "plain \U0001f600", "count": 1, "more": [1]}, {"count": 2, "name": "x"}]
-    (tmp_path / "stats").mkdir()
-    for given in (records, [*records, {"name": "odd \ud800", "count": 3}]):
-        write_lines(tmp_path / COVERAGE, *given)
-        table = Output(str(tmp_path)).table(COVERAGE, schema)
-        names = [r["name"].encode("utf-8", "backslashreplace").decode() for r in given]
-        assert table.column("name").to_pylist() == names
-        assert table.column("count").to_pylist() == [r["count"] for r in given]
