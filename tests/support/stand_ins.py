@@ -33,10 +33,6 @@ class StandIns:
         calls = [call.split("\037")[:-1] for call in self._calls.read_text().split("\036")[:-1]]
         return [call for call in calls if program in (None, call[0])]
 
-    def forget_calls(self) -> None:
-        """Starts a new record."""
-        self._calls.unlink(missing_ok=True)
-
 
 def run_script(script: Path, *arguments: str, environment: dict[str, str], code: int = 0) -> str:
     """Runs a script that must end with `code`; returns what it prints, its errors if it fails."""
