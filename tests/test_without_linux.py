@@ -58,6 +58,7 @@ def run(*arguments: str, **environment: str) -> list[str]:
     return done.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_a_job_needs_nothing_of_linux(tmp_path: Path) -> None:
     source = write_input(
         tmp_path / "in", measurements_table(900, seed=1, num_probes=5), row_group_size=100

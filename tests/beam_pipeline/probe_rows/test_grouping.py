@@ -21,7 +21,7 @@ from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.packets import Packet
 from beam_pipeline.probe_rows.row_splitting import OpenRows, Segment
 from beam_pipeline.shards.claim_checks import ClaimReader, payload_bytes
-from tests.support.buckets import MEASUREMENTS, Record, reference, store
+from tests.support.buckets import MEASUREMENTS, SOURCES, Record, reference, store
 from tests.support.helpers import records_as_tuples, run_do_fn, run_of_tuples
 from tests.support.probe_rows_on_disk import options_of, plain_cut, rows_in
 from tests.support.properties import num_examples
@@ -92,11 +92,13 @@ def wanted_rows(histories: dict[str, list[Record]], row_format: RowFormat) -> Ro
 )
 @given(
     measurements=MEASUREMENTS.filter(len),
-    cuts=st.lists(st.integers(0, 80), max_size=12),
+    num_sources=st.sampled_from([1, 2, len(SOURCES)]),
+    num_rounds=st.sampled_from([1, 1, 5]),
+    cuts=st.lists(st.integers(0, 200), max_size=12),
     longer=st.lists(st.integers(0, 30), min_size=13, max_size=13),
     times=st.sampled_from([1, 20, 1 << 62]),
     limit=st.one_of(st.integers(2000, 3000), st.just(1 << 20)),
-    memory_bytes=st.one_of(st.integers(1, 300), st.integers(1, 3000)),
+    memory_bytes=st.one_of(st.integers(1, 100), st.integers(1, 3000)),
     fan_in=st.sampled_from([2, 3, 64]),
     inline_bytes=st.sampled_from([0, 50, 1 << 20]),
     with_span=st.sampled_from([1, 3, 100_000]),
@@ -112,6 +114,8 @@ def test_rows_and_segments_make_the_rows_of_the_plain_cut(
     monkeypatch,
     encoding,
     measurements,
+    num_sources,
+    num_rounds,
     cuts,
     longer,
     times,
@@ -139,7 +143,11 @@ def test_rows_and_segments_make_the_rows_of_the_plain_cut(
     monkeypatch.setattr("beam_pipeline.probe_rows.chunks.SPAN_RECORDS", with_span)
     monkeypatch.setattr("beam_pipeline.probe_rows.external_sort.MAX_FAN_IN", fan_in)
     folder, row_format = tmp_path_factory.mktemp("grouping"), RowFormat(encoding, limit)
-    few = [(source, (time % times, *others)) for source, (time, *others) in measurements]
+    few = [
+        (SOURCES[SOURCES.index(source) % num_sources], ((time + number) % times, *others))
+        for source, (time, *others) in measurements
+        for number in range(num_rounds)
+    ]
     few.sort(key=lambda each: each[1])
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(few)}), len(few)]
     stretches = zip(pairwise(bounds), longer, strict=False)

@@ -183,15 +183,14 @@ def test_several_probes_at_once_on_a_runner(encoding):
 # --- segments on storage ------------------------------------------------------------------------
 
 
-def stored_segments(folder: Path, run: np.ndarray, step: int, per_file: int = 100) -> list[Segment]:
+def stored(folder: Path, given: list[Segment], per_file: int = 100) -> list[Segment]:
     segments = []
-    for number, segment in enumerate(evenly(run, step, "compact")):
+    for number, segment in enumerate(given):
         if number % per_file == 0:
             writer = ClaimWriter(f"{folder}/segments", "segments", root=str(folder))
-        stored = writer.put(segment.run.payload)  # type: ignore[arg-type]
-        segments.append(
-            msgspec.structs.replace(segment, run=SortedRun(segment.run.is_wide, stored))
-        )
+        claim = writer.put(segment.run.payload)  # type: ignore[arg-type]
+        run = SortedRun(segment.run.is_wide, claim)
+        segments.append(msgspec.structs.replace(segment, run=run))
         if number % per_file == per_file - 1 or segment.is_last:
             writer.close()
     return segments
@@ -201,7 +200,7 @@ def stored_segments(folder: Path, run: np.ndarray, step: int, per_file: int = 10
 def test_stored_segments_are_cut_as_inline_ones_and_found_where_they_lie(tmp_path, wide):
     run = make_run(200, seed=13, wide=wide)
     limit = limit_for(run, 30, "compact")
-    segments = stored_segments(tmp_path, run, 17)
+    segments = stored(tmp_path, evenly(run, 17, "compact"))
     rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments)
     assert len(rows) > 4
     wanted = plain_cut(run, "compact", limit)
@@ -214,7 +213,7 @@ def test_stored_segments_are_cut_as_inline_ones_and_found_where_they_lie(tmp_pat
 def test_rows_in_two_files_are_stored_again(tmp_path):
     run = make_run(200, seed=13)
     limit = limit_for(run, 30, "compact")
-    segments = stored_segments(tmp_path, run, 40, per_file=1)
+    segments = stored(tmp_path, evenly(run, 40, "compact"), per_file=1)
     rows = Probe("compact", limit, str(tmp_path), 0).receive_all(segments)
     cut = plain_cut(run, "compact", limit)
     ends = np.cumsum([len(own) for _, own in cut]).tolist()
@@ -223,6 +222,21 @@ def test_rows_in_two_files_are_stored_again(tmp_path):
     assert any(crossing)
     assert [not is_found(row) for row in rows] == crossing
     assert values_of(rows_in(rows, str(tmp_path))) == values_of(cut)
+
+
+def test_rows_of_widened_segments_are_stored_again(tmp_path):
+    """Narrow ones lie in one file with wide ones."""
+    run = make_run(200, seed=13)
+    parts = [*evenly(run[:75], 25, "compact"), *evenly(widen(run[75:]), 25, "compact")]
+    segments = [
+        msgspec.structs.replace(segment, seq=seq, is_last=seq == 7)
+        for seq, segment in enumerate(parts)
+    ]
+    limit = limit_for(run, 200, "compact")
+    rows = Probe("compact", limit, str(tmp_path), 0).receive_all(stored(tmp_path, segments))
+    assert [(row.is_wide, is_found(row)) for row in rows] == [(True, False)]
+    wanted = [(RowKey(PROBE, 0), records_as_tuples(run))]
+    assert values_of(rows_in(rows, str(tmp_path))) == wanted
 
 
 def is_found(row: Packet) -> bool:

@@ -439,6 +439,18 @@ class TestWholeBlocks:
         results = atlas._plain_results(b"\n".join(lines), atlas._plain_decoder("from"))
         assert len(results) == len(lines)
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            PLAIN[0] + PLAIN[0] + b"\n\n" + PLAIN[0],
+            PLAIN[0] + PLAIN[0] + b"\n" + PLAIN[0][:-1] + b"\n}",
+            b'{"a":\n' + PLAIN[0] + b"}\n" + PLAIN[0] + PLAIN[0],
+            PLAIN[0] + b"\n" + PLAIN[0][:-1] + b',"note":"}\n{"}',
+        ],
+    )
+    def test_not_plain(self, text: bytes) -> None:
+        assert atlas._plain_results(text, atlas._plain_decoder("from")) == []
+
 
 @settings(max_examples=num_examples(400))
 @given(
