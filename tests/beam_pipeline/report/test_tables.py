@@ -4,13 +4,9 @@ import math
 
 import pytest
 
-from beam_pipeline.report.page import environment
 from beam_pipeline.report.tables import (
     NONE,
     Table,
-    count_text,
-    ms_text,
-    percent,
     share_text,
     span_text,
 )
@@ -19,11 +15,6 @@ from beam_pipeline.report.tables import (
 def test_span_text() -> None:
     seconds = (0, 0.25, 90, 36 * 3600, 2 * 365 * 86_400)
     assert list(map(span_text, seconds)) == ["0 s", "0.2 s", "1.5 min", "1.5 days", "2 years"]
-
-
-@pytest.mark.parametrize("value", [None, math.nan])
-def test_what_does_not_exist_is_a_dash(value: float | None) -> None:
-    assert count_text(value) == percent(value) == ms_text(value) == NONE
 
 
 @pytest.mark.parametrize(
@@ -40,14 +31,3 @@ def test_cells_have_the_format_of_their_column() -> None:
     assert table.headings == ["name", "rows", "share", "size"]
     assert table.formats == ["text", "count", "percent", "bytes"]
     assert table.cells == [["a", "1,200", "25.0 %", "1.0 MB"], ["b", "1 of 2", NONE, NONE]]
-
-
-def test_html_of_a_table_is_escaped() -> None:
-    table = Table("<b>", ("name", "rows"), [("<i>", 1)], "small", num_left_out=2)
-    html = (
-        environment()
-        .from_string('{% from "table.html.jinja" import table %}{{ table(shown) }}')
-        .render(shown=table)
-    )
-    assert "<caption>&lt;b&gt;: the first 1 of 3</caption>" in html
-    assert '<th scope="row" class="text">&lt;i&gt;</th><td>1</td>' in html

@@ -9,14 +9,13 @@ import orjson
 import pytest
 
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.files import InputFile, WorkUnit, match_documents
+from beam_pipeline.documents.files import InputFile, WorkUnit
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.job import scanning
 from beam_pipeline.overlap.job.scanning import (
     Heartbeat,
     Scan,
     number_rows,
-    plan_work_units,
 )
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
 from beam_pipeline.storage.matching import FileVersion
@@ -37,20 +36,6 @@ def test_rows_of_a_unit_follow_those_of_the_units_before() -> None:
     assert [each._replace(row_offset=0) for each in found] == units
     assert [each.row_offset for each in found] == [0, 3, 3, 8]
     assert [each.name for each in found] == [f"000004-00000{at}" for at in range(4)]
-
-
-def test_work_units_are_keyed_by_group(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    with path.open("wb") as stream:
-        stream.truncate(200 << 20)
-    (file,) = match_documents([str(path)])
-    alone = list(plan_work_units(3, file, 0))
-    assert len({key for key, _ in alone}) == len(alone) == 4
-    assert [unit.number for _, unit in alone] == [0, 1, 2, 3]
-    assert {unit.file.number for _, unit in alone} == {3}
-    grouped = list(plan_work_units(3, file, 2))
-    assert {key for key, _ in grouped} <= {"0", "1"}
-    assert [unit for _, unit in grouped] == [unit for _, unit in alone]
 
 
 def test_a_group_is_scanned_with_one_index_shard_after_the_other(

@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections import Counter
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
@@ -14,14 +15,11 @@ from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from tests.support.peak_memory import peak_memory
 
-_shuffled: Counter[str] = Counter()
-_seen: list[bytes] = []
+_shuffled: list[bytes] = []
 
 
-def weigh(element: Any, label: str) -> Any:
-    data = repr(element).encode("utf-8", "surrogatepass")
-    _shuffled[label] += len(data)
-    _seen.append(data)
+def weigh(element: Any) -> Any:
+    _shuffled.append(repr(element).encode("utf-8", "surrogatepass"))
     return element
 
 
@@ -33,24 +31,13 @@ class Weighed(beam.PTransform):
         self._shuffle = shuffle
 
     def expand(self, pcoll):
-        return pcoll | beam.Map(weigh, self._shuffle.__name__) | self._shuffle()
+        return pcoll | beam.Map(weigh) | self._shuffle()
 
 
 @pytest.fixture
 def weighed(monkeypatch) -> None:
-    _shuffled.clear()
-    _seen.clear()
-    shuffles = {name: getattr(beam, name) for name in ("GroupByKey", "Reshuffle")}
-
-    class Beam:
-        """Beam, but for its shuffles."""
-
-        def __getattr__(self, name: str) -> Any:
-            if name in shuffles:
-                return lambda: Weighed(shuffles[name])
-            return getattr(beam, name)
-
-    monkeypatch.setattr(overlap_pipeline, "beam", Beam())
+    shuffles = {name: partial(Weighed, getattr(beam, name)) for name in ("GroupByKey", "Reshuffle")}
+    monkeypatch.setattr(overlap_pipeline, "beam", SimpleNamespace(**vars(beam) | shuffles))
 
 
 def scan(folder: Path, words_of_a_text: int) -> int:
@@ -67,10 +54,9 @@ def scan(folder: Path, words_of_a_text: int) -> int:
                 file.write(json.dumps({"text": f"one two three four five {words}"}) + "\n")
     (folder / "eval" / "quiz" / "x.jsonl").write_text('{"text": "One, two, three, four, five."}\n')
     _shuffled.clear()
-    _seen.clear()
     flags = [f"--input_path={folder / 'train'}", f"--decontaminate_source={folder / 'eval/quiz'}"]
     assert main([*flags, f"--output_path={folder / 'out'}", "--ngram_length=3"]) == 0
-    return _shuffled.total()
+    return sum(map(len, _shuffled))
 
 
 @pytest.mark.slow
@@ -78,8 +64,7 @@ def test_no_training_text_goes_through_a_shuffle(weighed: None, tmp_path: Path) 
     little = scan(tmp_path / "little", 10)
     assert little > 0
     much = scan(tmp_path / "much!!", 5000)
-    assert not any(b"secret" in data for data in _seen)
-    assert not any(b"one two three" in data for data in _seen)
+    assert not any(b"secret" in data or b"one two three" in data for data in _shuffled)
     assert abs(much - little) < 200  # numbers of more digits
     sizes = [path.stat().st_size for path in tmp_path.glob("*/train/*")]
     assert max(sizes) > 5_000_000 and little < 20_000

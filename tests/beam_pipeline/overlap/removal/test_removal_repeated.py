@@ -63,12 +63,8 @@ def test_a_corpus_that_has_moved(
     assert "the training files have moved from " in error and "a.jsonl is not there" in error
     assert "pass --input_path=FOLDER with a.jsonl in it" in error
     assert remove([*flags_of("new/out", "two"), "--input_path=elsewhere"]) == 0
-    assert (
-        write_attributes(
-            ["--result_path=new/out", "--output_path=two", f"--input_path={tmp_path}/elsewhere"]
-        )
-        == 0
-    )
+    moved = ["--result_path=new/out", "--output_path=two", f"--input_path={tmp_path}/elsewhere"]
+    assert write_attributes(moved) == 0
     for output in ("one", "two"):
         clean = files_below(tmp_path / output / "documents")
         assert clean == files_below(result.parent / "clean/documents")

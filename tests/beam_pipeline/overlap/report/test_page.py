@@ -152,19 +152,6 @@ def test_no_hit(tmp_path: Path, browser: "Browser") -> None:
     assert "No row overlaps." in body and "No training file hits a row." in body
 
 
-def test_places_stand_for_texts_that_are_missing(tmp_path: Path, browser: "Browser") -> None:
-    page = page_of(run(tmp_path, SETS, TRAINING, "--details=none"))
-    with visit(browser, page) as seen:
-        assert "--details=none" in seen.page.inner_text("#caps-texts")
-        seen.page.click("#open-all")
-        assert seen.page.locator("#no-texts").is_visible()
-        assert seen.page.locator(".side").count() == 0
-        card = seen.page.locator(".instance", has=seen.page.locator(".id:text-is('s0')"))
-        places = card.locator(".document").nth(1).locator("dd").all_inner_texts()
-    start = TRAINING["part-1.jsonl"][1][1].index("which planet")
-    assert places == ["0–33", f"{start}–{start + 33}"]
-
-
 def test_hostile_data_is_never_run(tmp_path: Path, browser: "Browser") -> None:
     name = "<script>alert(1)<img src>\"'&"  # files are named after it
     texts = [(HOSTILE, HOSTILE), ("two", f"{HOSTILE} & more of &lt;it&gt;")]
