@@ -6,10 +6,14 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from tests.support.contexts import contexts, measured
-from tests.support.evaluation_helpers import plain_kinds, plain_measurements, plain_queries
+from tests.support.evaluation_helpers import Stored, plain_kinds, plain_measurements, plain_queries
 from tests.support.evaluation_helpers import stored as stored
 from tests.support.helpers import canonical
+from tests.support.probe_rows_on_disk import CROP
 from tests.support.properties import num_examples
+from training.rows.row_source import ProbeRowDataSource
+from training.sampler import ProbeRowSampler
+from training.tokens import kinds
 from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, parse
 from training.tokens.log_rtt import stored_codes, token_code, token_codes
 from training.tokens.tokenizer import encode
@@ -75,6 +79,31 @@ def test_tokens_are_parsed_as_plain_python_parses_them(segments: list[list[int]]
         )
         for one in found
     ]
+
+
+def test_modes_are_those_that_were_drawn(stored: Stored) -> None:
+    source, sampler = ProbeRowDataSource(str(stored.folder)), ProbeRowSampler(crop_size=CROP)
+    contexts_ = [
+        context
+        for row in source
+        if not sampler.is_small(row)
+        for epoch in range(10)
+        for context in sampler.contexts(row, epoch)
+    ]
+    targets, segmentation = (
+        np.stack([context.example[name] for context in contexts_])
+        for name in ("targets", "targets_segmentation")
+    )
+    parsed = parse(targets, segmentation)
+    is_long = 1 + (parsed.kinds == kinds.START).sum(axis=1) >= kinds.MIN_MEASUREMENTS_FOR_MODE
+    assert (parsed.modes[~is_long, 0] == kinds.SHORT).all()
+    right: dict[str, list[bool]] = {"full": [], "partial": [], "none": []}
+    for number in np.flatnonzero(is_long):
+        drawn, told = contexts_[number].mode, MODE_CLASSES[parsed.modes[number, 0]]
+        right[drawn].append(told == drawn)
+    assert all(right["full"]) and all(right["none"]) and sum(map(len, right.values())) > 200
+    # Among ten measurements of mode partial there can be none without a timestamp, or none with.
+    assert np.mean(right["partial"]) > 0.9
 
 
 DAY_MS = 86_400_000.0
