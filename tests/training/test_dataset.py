@@ -369,6 +369,8 @@ def test_a_damaged_state_is_refused(mixed: Mixed) -> None:
 def test_batches_and_what_is_made_of_them_resume(mixed: Mixed) -> None:
     dataset = build_dataset(config_of(mixed["compact"], num_epochs=1, num_threads=1))
     assert_resumes_exactly(dataset, 30)
+    same = config_of(mixed["compact"], num_epochs=1, num_threads=2)
+    assert repr(dataset) == repr(build_dataset(same))
     sums = dataset.map(lambda batch: batch["inputs"].sum())
     assert next(iter(sums)) == next(iter(dataset))["inputs"].sum()
     assert_resumes_exactly(sums, 5)

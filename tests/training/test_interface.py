@@ -148,6 +148,8 @@ def test_measurements_one_by_one_are_a_context(mixed: Mixed) -> None:
     told = decode(tokens)
     assert [(one.dst_addr, one.event_time) for one in told] == expected
     assert {one.src_addr for one in told} == {row["src_addr"]}
+    orders = {tuple(encode_measurement(meas, randomize_field_order=False)) for _ in range(9)}
+    assert len(orders) == 1
 
 
 def test_a_measurement_without_a_field_is_refused() -> None:

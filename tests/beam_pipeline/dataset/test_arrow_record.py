@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset import arrow_record, row_codec
 from beam_pipeline.dataset.arrow_record import FIELDS, RowColumns, encode_record, frame_records
 from beam_pipeline.dataset.layout import ENCODINGS
-from beam_pipeline.dataset.row_codec import decode_record
+from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA, RECORD_SCHEMA, decode_record
 from beam_pipeline.dataset.row_encoder import encode_row
 from tests.support.codec_rows import IPV4, KEY, golden_run
 from tests.support.helpers import arrow_record_bytes, ipc_stream, make_run, run_of_tuples
@@ -103,6 +103,15 @@ def record_around(measurements: bytes, n: int = 1) -> bytes:
     return arrow_record.encode_record(row_codec.columns_of(measurements, run, KEY))
 
 
+def test_a_record_with_a_null():
+    with pa.ipc.open_stream(RECORDS[0]) as reader:
+        (values,) = reader.read_next_batch().to_pylist()
+    batch = pa.RecordBatch.from_pylist([{**values, "src_addr": None}], schema=RECORD_SCHEMA)
+    with pytest.raises(ValueError, match="nulls"):
+        decode_record(ipc_stream(batch))
+
+
+NOWHERE = {"event_time": 0, "dst_addr": "nowhere", "ip_version": 4, "rtt": 1.0}
 COMPACT = bytes(decode_record(encode_row(golden_run(), KEY, "compact")).measurements)
 
 
@@ -115,6 +124,10 @@ COMPACT = bytes(decode_record(encode_row(golden_run(), KEY, "compact")).measurem
         pytest.param(COMPACT[:12] + b"\xff" * 8 + COMPACT[20:], id="past the end of time"),
         pytest.param(b"not measurements at all", id="text"),
         pytest.param(ipc_stream(pa.RecordBatch.from_pydict({"rtt": [1.0]})), id="other columns"),
+        pytest.param(
+            ipc_stream(pa.RecordBatch.from_pylist([NOWHERE], schema=MEASUREMENT_SCHEMA)),
+            id="no address",
+        ),
     ],
 )
 def test_invalid_measurement_bytes(measurements):

@@ -210,6 +210,7 @@ EDITS = [
     (("generations",), generation(first_us=2**70)),
     (("generations",), generation(files=[{"path": "x", "num_bytes": 1, "version": 2**64}])),
     (("counts", "measurements"), 2**70),
+    (("splits",), {}),
     (("splits", "test"), None),
     ((*SHARD, "sha256"), "00"),
     ((*SHARD, "path"), "../secret"),

@@ -64,6 +64,13 @@ def test_times_before_1970_sort_before_those_after():
 # --- merge, join, widen -------------------------------------------------------------------------
 
 
+@settings(max_examples=num_examples(150))
+@given(st.lists(st.lists(records_strategy(), min_size=1, max_size=12), min_size=1, max_size=6))
+def test_merge_equals_sort(groups):
+    merged = merge([run_of_tuples(sorted(group)) for group in groups])
+    assert records_as_tuples(merged) == sorted(record for group in groups for record in group)
+
+
 @settings(max_examples=num_examples(100))
 @given(
     times=st.lists(st.integers(0, 12), min_size=1, max_size=60),

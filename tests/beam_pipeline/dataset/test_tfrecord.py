@@ -292,6 +292,11 @@ BAD_EXAMPLES = {
     "one twice": (joined([*ENTRIES, ENTRIES[0]]), "repeated feature 'first_timestamp'"),
     "one more": (changed("rtt", lambda f: f.float_list.value.append(1)), "repeated feature 'rtt'"),
     "two numbers": (changed("row_index", lambda f: f.int64_list.value.append(1)), "more than one"),
+    "two floats": (
+        changed("time_span_seconds", lambda f: f.float_list.value.append(1)),
+        "takes 8 bytes",
+    ),
+    "a long varint": (b"\x0a" + b"\xff" * 11, "damaged at a number"),
     "another kind": (changed("src_id", lambda f: f.float_list.value.append(1)), "[2] where 3"),
     "no text": (encode_example(ROW).replace(b"192.0.2.1", b"\xff92.0.2.1"), "is not UTF-8"),
     "a large index": (encode_example(ROW._replace(row_index=2**31)), "over 32 bits"),

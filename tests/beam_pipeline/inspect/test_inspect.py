@@ -47,10 +47,8 @@ def cells(report: Report, name: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("flags", [
-    [],
-    pytest.param(
-        ["--output_format=tfrecord", "--record_encoding=tf_example"], marks=pytest.mark.slow
-    ),
+    pytest.param([], marks=pytest.mark.slow),
+    ["--output_format=tfrecord", "--record_encoding=tf_example"],
 ])  # fmt: skip
 def test_figures_equal_plain_python(flags: list[str], tmp_path: Path) -> None:
     """Against the plain answer to the input, through the job itself, in every format."""

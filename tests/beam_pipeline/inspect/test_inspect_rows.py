@@ -73,6 +73,8 @@ def test_context_of_a_small_row(tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--row=train:999"], "there is no row train:999; train has 0 to 119"),
+    (["--row=dev:1"], "'dev:1' is not a row"),
+    ([f"--context={2**63},0,0"], "the seed is over"),
     (["--context=1,0"], "--context=1,0 is not SEED,ROW,K, such as 7,train:12,3"),
     (["--context=1,0,99"], "K is 99, row train:0 gives contexts 0 to "),
 ])  # fmt: skip

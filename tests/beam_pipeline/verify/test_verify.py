@@ -198,6 +198,14 @@ def test_gaps_at_unreadable_records() -> None:
 # --- the command --------------------------------------------------------------------------------
 
 
+def test_options_without_split_seed(copy: DamagedDataset, capsys) -> None:
+    copy.manifest(lambda values: values["options"].pop("split_seed"))
+    capsys.readouterr()
+    assert verify.main([str(copy.folder)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+
+
 def test_max_faults(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     encoding_not_that_of_the_options(copy)
     num_records = sum(len(copy.read(shard)) for shard in copy.shards)
@@ -219,6 +227,7 @@ def other_spelling(address: str) -> str:
 COLUMN_EDITS = {
     "src_id": ("identity", lambda row: {"src_id": row.src_id + 1}),
     "src_addr_spelling": ("identity", lambda row: {"src_addr": other_spelling(row.src_addr)}),
+    "src_addr_none": ("identity", lambda row: {"src_addr": "nowhere"}),
     "n_measurements": ("row_columns", lambda row: {"n_measurements": row.n_measurements + 1}),
     "first": ("row_columns", lambda row: {"first_timestamp": row.first_timestamp_us - 1}),
     "last": ("row_columns", lambda row: {"last_timestamp": row.last_timestamp_us + 1}),
@@ -409,6 +418,18 @@ def other_sha256(copy: DamagedDataset) -> Where:
     return copy.shards[0], None
 
 
+def misnamed(copy: DamagedDataset) -> Where:
+    name = "train/train_shard_0-of-3.arrayrecord"
+    (copy.folder / copy.shards[0]).rename(copy.folder / name)
+    copy.manifest(lambda values: values["splits"]["train"]["shards"][0].update(path=name))
+    return name, None
+
+
+def index_missing(copy: DamagedDataset) -> Where:
+    (copy.folder / "test/rows.parquet").unlink()
+    return "test/rows.parquet", None
+
+
 def change_index(copy: DamagedDataset, change: Callable[[pa.Table], pa.Table]) -> None:
     path = copy.folder / "train/rows.parquet"
     pq.write_table(change(pq.read_table(path)), path)
@@ -472,6 +493,8 @@ DAMAGES: dict[Any, set[str]] = {
     missing: {"files"},
     extra: {"files"},
     other_sha256: {"files"},
+    misnamed: {"files"},
+    index_missing: {"files"},
     index_line_wrong: {"index"},
     index_line_missing: {"index"},
     letters_lost: {"dead_letters"},
@@ -485,6 +508,7 @@ DAMAGES: dict[Any, set[str]] = {
     ("keys", "field", "value", "checks"),
     [
         (["counts"], "rows_read", 1, {"counts"}),
+        (["splits", "test"], "num_bytes", 1, {"counts"}),
         (["splits", "test"], "num_probes", 1, {"totals", "counts"}),
         (["options"], "num_shards", 4, {"totals"}),
     ],

@@ -142,6 +142,8 @@ def test_the_first_period_counts(dataset: Path, rows: list[RowSpec]) -> None:
     ("weights", "parts"),
     [
         ({"country": {"nl": 2}}, ["'country'", "use family, probe or period"]),
+        (3, ["row_weights are 3", "selections"]),
+        ({"family": 3}, ["3 for family", "a mapping"]),
         ({"family": {"ipv5": 2}}, ["'ipv5'", "ipv4 or ipv6"]),
         ({"family": {"ipv6": -1}}, ["family ipv6 has weight -1", "0 or more"]),
         ({"probe": {"10.0.0.0/8": 2}}, ["'10.0.0.0/8'", "an IP address"]),

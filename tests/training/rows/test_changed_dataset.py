@@ -97,6 +97,9 @@ def test_a_changed_index_is_refused(copy: Path) -> None:
     pq.write_table(table.set_column(6, "n_measurements", numbers), path)
     for use in users(copy):
         refusal_of(use, f"{path} has checksum", "the manifest says", "copy the dataset again")
+    path.unlink()
+    for use in users(copy):
+        refusal_of(use, f"{path}", "missing", "copy the dataset again")
 
 
 def test_a_shard_in_place_of_another_of_the_same_size_is_found_out(tmp_path: Path) -> None:

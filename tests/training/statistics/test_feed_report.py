@@ -219,6 +219,7 @@ def change(name: str, changed: Callable[[np.ndarray], np.ndarray]) -> Callable[[
         ),
         (lambda batch: batch.update(crops([np.append(FULL, PARTIAL)])), "it has several probes"),
         (make_undecodable, "example 0 position 57: segment 2, which begins there, does not decode"),
+        (lambda batch: batch.pop("targets_position"), "the arrays are inputs, "),
         (change("inputs", lambda x: x.astype(np.int64)), "inputs is int64 [3, 128]"),
         (change("inputs", np.ravel), "inputs is int32 [384]"),
     ],
