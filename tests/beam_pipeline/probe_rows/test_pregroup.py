@@ -9,7 +9,7 @@ from beam_pipeline.dataset.addresses import format_any
 from beam_pipeline.dataset.placement import probe_hashes, range_of
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows.pregroup import Grouped, pregroup, rank
-from beam_pipeline.sources.measurements import check
+from beam_pipeline.sources.measurements import Block, check
 from tests.support.helpers import (
     is_sorted,
     measurements_table,
@@ -96,6 +96,18 @@ def test_sorted_runs_of_every_probe_whatever_the_order_of_rows_and_blocks(
     wide = grouped.wide
     assert (grouped.narrow.dtype, wide.dtype) == (NARROW, WIDE)
     assert not ((wide["dst_hi"] == 0) & (wide["dst_lo"] >> np.uint64(32) == 0xFFFF)).any()
+
+
+def test_an_address_that_no_measurement_uses_is_no_probe():
+    """Dictionaries may hold entries that only dropped rows used, or none."""
+    table = measurements_table(50, seed=4, num_probes=2)
+    (block,) = blocks_of(table, as_dictionary=True)
+    unused = block.src._replace(
+        hi=np.append(block.src.hi, np.uint64(0)), lo=np.append(block.src.lo, np.uint64(7))
+    )
+    grouped = pregroup([Block(block.event_time, unused, block.dst, block.rtt)], 3)
+    assert len(names_of(grouped)) == 2
+    assert bytes_of(grouped) == bytes_of(pregroup([block], 3))
 
 
 def halves_of(numbers: list[int]) -> tuple[np.ndarray, np.ndarray]:
