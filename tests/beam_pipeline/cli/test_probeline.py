@@ -96,15 +96,19 @@ def test_usage_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_dataset_is_made_and_read_by_subcommands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """SIGTERM removes the temporary files of a program that has some."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(probeline, "tidy_up_on_signals", lambda: None)
+    tidied: list[str] = []
+    monkeypatch.setattr(probeline, "tidy_up_on_signals", lambda: tidied.append("rows"))
 
     def run(*arguments: str) -> str:
         assert main(arguments) == 0
         return capsys.readouterr().out
 
     run("generate", "--output=data", "--num-measurements=3000", "--num-probes=30")
+    assert tidied == []
     run("rows", "--input", "data/*.parquet", "--output", "rows")
+    assert tidied == ["rows"]
     assert open_dataset(str(tmp_path / "rows")).manifest.counts.measurements == 3000
     assert "keeps every promise" in run("verify", "rows")
     assert "3,000 measurements" in run("inspect", "rows")
