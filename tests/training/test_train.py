@@ -197,10 +197,8 @@ def check_metrics(run: TrainingRun, said: str, first: int) -> None:
 def test_pods_of_any_size_go_on_with_each_other(
     tmp_path: Path, thousand_rows: Path, whole: TrainingRun
 ):
-    """Killed before the first checkpoint, ended, preempted, ended."""
+    """Ended, preempted, ended."""
     run = TrainingRun(tmp_path / "run", thousand_rows)
-    ends = run.stop_at(2, signal.SIGKILL, hosts=2)
-    assert [end.code for end in ends] == [-signal.SIGKILL] * 2
     for hosts, steps in ((1, 4), (2, None), (1, STEPS)):
         if steps is None:
             ends = run.stop_at(6, signal.SIGTERM, hosts=hosts)
