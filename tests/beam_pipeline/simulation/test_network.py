@@ -211,15 +211,3 @@ def test_seeds_are_reproducible(tmp_path: Path) -> None:
     assert a == b
     assert a.keys() == c.keys()
     assert all(a[path] != c[path] for path in a)
-
-
-def test_result_is_independent_of_slicing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without delays the times are the regular ticks, which no slicing may change.
-    monkeypatch.setattr(simulated_measurements, "_MAX_DELAY_S", 0.0)
-    assert run(tmp_path / "day", num_measurements=30_000) == 0
-    monkeypatch.setattr(simulated_measurements, "_SLICE_ROWS", 500)
-    assert run(tmp_path / "hour", num_measurements=30_000) == 0
-    columns = ["event_time", "src_addr", "dst_addr"]
-    order = [(name, "ascending") for name in columns]
-    day, hour = (rows_of(tmp_path / name).select(columns) for name in ("day", "hour"))
-    assert day.sort_by(order).equals(hour.sort_by(order))

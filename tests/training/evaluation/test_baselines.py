@@ -65,17 +65,6 @@ def test_baselines_are_plain_medians(stored: Stored, examples: Examples) -> None
     assert 0.1 < np.mean(repeats) < 0.9
 
 
-def test_unknown_destination(stored: Stored) -> None:
-    measurements = np.zeros(2, kinds.MEASUREMENT)
-    measurements["segment"] = (0, 1)  # the same destination in another segment does not count
-    measurements["dst_lo"], measurements["code"] = 77, 500
-    found = predict_baselines(measurements, np.arange(2), stored.train, EXTENT)
-    assert not found.is_repeat.any()
-    everything = np.median([ms for *_, ms in training_rtts(stored)])
-    for values in found.predicted_ms.values():
-        assert values == pytest.approx(everything)
-
-
 @pytest.mark.property
 @given(st.integers(0, 2**32 - 1))
 @settings(

@@ -93,9 +93,6 @@ def test_good_dataset_passes(
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*PICTURES, "figures.json"}
     for name in PICTURES:
         image = imread(tmp_path / "out" / name)
-        assert image.shape[0] > 400 and image.shape[1] > 1000
-        colors = np.unique((image[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)
-        assert len(colors) > 20, name
         assert 0.5 < (image[..., :3] == 1).all(axis=2).mean() < 0.99, name
 
 

@@ -144,15 +144,6 @@ def test_both_encodings_and_the_slow_way_give_the_same_contexts(wide, strided):
     assert contexts_of(draw(slow, 50, strided=strided)) == expected
 
 
-def test_contexts_do_not_depend_on_how_many_are_drawn_at_once():
-    row = row_of(make_run(900, seed=4, wide=True))
-    all_of_them = contexts_of(draw(row, 16))
-    assert contexts_of(draw(row, 16)) == all_of_them
-    assert contexts_of(draw(row, 5)) == all_of_them[:5]
-    assert contexts_of(draw(row, 3, first_k=9)) == all_of_them[9:12]
-    assert [contexts_of(draw(row, 1, first_k=k))[0] for k in range(16)] == all_of_them
-
-
 MANY = 30  # destinations
 
 

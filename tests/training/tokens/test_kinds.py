@@ -126,16 +126,6 @@ def test_what_is_told_can_be_told_back_and_ascends_with_the_rtt():
     assert (stored_codes(WRITTEN, False) == WRITTEN).all()
 
 
-def test_how_wide_first_bytes_are():
-    ms = decode_rtt(WRITTEN).astype(float)
-    first = token_codes(WRITTEN, True) >> 8
-    for octave in range(5 + 7 + 1):
-        low = 0.128 * 2.0**octave
-        within = np.unique(first[(ms >= low) & (ms < 2 * low - 1e-3)])
-        assert len(within) == np.ptp(within) + 1 == (29 if 5 <= octave < 12 else 6)
-    assert len(np.unique(first)) == 256
-
-
 def test_a_failed_ping_stays_one_and_bytes_that_tell_no_rtt_are_read_as_the_next_lower():
     failed = np.array([FAILED_RTT])
     assert token_codes(failed, True) == FAILED_RTT == stored_codes(failed, True)
