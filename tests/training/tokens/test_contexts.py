@@ -199,6 +199,14 @@ def test_a_context_with_repeats_has_few_destinations_of_the_whole_row(num_destin
     assert set(drawn.facts["first"].tolist()) == {0}
 
 
+def test_a_row_that_is_short_for_repeats_is_drawn_from_like_any_and_relabelled():
+    row = row_to(np.random.default_rng(2).integers(0, MANY, 150))
+    plain, drawn = (contexts_of(draw(row, 20, repeat_share=share)) for share in (0.0, 1.0))
+    for before, after, key in zip(plain, drawn, keys_of(20).tolist(), strict=True):
+        names = [reference.relabelled(key, dst) for dst in destinations_of(before)]
+        assert destinations_of(after) == names
+
+
 def test_most_relabelled_contexts_show_one_rtt_for_each_destination():
     row = row_to(np.random.default_rng(6).integers(0, MANY, 3000))
     assert len({one.code for one in row.items}) > 1000
