@@ -125,7 +125,7 @@ def test_line_that_an_example_cannot_hold(line: bytes, reason: str) -> None:
         example_of_line(line, ["a"] if reason == "field_missing" else [])
 
 
-def test_rows_of_every_type_as_examples() -> None:
+def test_rows_of_every_type_as_examples(tmp_path: Path) -> None:
     table = pa.table(
         {
             "text": pa.array(["é", None, "z", ""]),
@@ -142,6 +142,9 @@ def test_rows_of_every_type_as_examples() -> None:
     (batch,) = table.to_batches()
     rows = examples_of_rows(batch)
     assert rows[1] is None  # its double is no float32
+    pq.write_table(table, tmp_path / "x")
+    read = read_all(tmp_path / "x", input_format="parquet", record="tf_example")
+    assert read == ([rows[0], *rows[2:]], [(1, "value_unsuited")], 4)
     assert features_of(rows[0]) == {
         "text": ["é".encode()],
         "word": [b"a"],

@@ -103,7 +103,7 @@ def codecs_of(file: pq.ParquetFile) -> list[str]:
     st.lists(_TYPES, max_size=3),
     st.sampled_from([*TEXT_TYPES, *BINARY_TYPES, pa.dictionary(pa.int32(), pa.string())]),
     st.sampled_from([*TEXT_TYPES, pa.int64(), pa.uint64(), pa.int32(), pa.float64()]),
-    st.booleans(),
+    st.sampled_from(["id", "id.id", "other"]),
     st.dictionaries(st.integers(0, 9), st.sampled_from([None, [], ["n"], ["n", "é\ud800"]])),
     st.integers(1, 10),
     st.sampled_from(["gzip", "brotli", {"text": "lz4"}, {"text": "none", "id": "zstd"}]),
@@ -114,7 +114,7 @@ def test_any_type_is_rewritten(
     others: list[tuple[pa.DataType, Any]],
     text_type: pa.DataType,
     id_type: pa.DataType,
-    is_nested: bool,
+    id_name: str,
     texts: dict[int, Any],
     row_group_size: int,
     codecs: Any,
@@ -124,7 +124,7 @@ def test_any_type_is_rewritten(
     ids = pa.array(range(num_rows), pa.int64()).cast(pa.string())
     ids = ids.cast(id_type) if id_type in TEXT_TYPES else pa.array(range(num_rows), id_type)
     columns: dict[str, Any] = {"text": pa.array(["old"] * num_rows).cast(text_type), "id": ids}
-    if is_nested:
+    if is_nested := id_name == "id.id":
         columns["id"] = pa.StructArray.from_arrays([ids, ids], ["id", "x"])
     for number, (dtype, value) in enumerate(others):
         columns[f"c{number}"] = _column(dtype, value, num_rows)
@@ -137,7 +137,7 @@ def test_any_type_is_rewritten(
         new = texts.get(row)
         for at, text in enumerate(new or ()):
             value = record["id"]["id"] if is_nested else record["id"]
-            has_id = id_type in (*TEXT_TYPES, pa.int64(), pa.uint64())
+            has_id = id_name != "other" and id_type in (*TEXT_TYPES, pa.int64(), pa.uint64())
             named = piece_id(value, at, text) if has_id else value
             own = {**record["id"], "id": named} if is_nested else named
             expected.append({**record, "id": own, "text": text})
@@ -147,7 +147,7 @@ def test_any_type_is_rewritten(
     target = folder / "new.parquet"
     with target.open("wb") as stream:
         (file,) = match(str(folder / "old.parquet"))
-        fields = Fields(id="id.id" if is_nested else "id")
+        fields = Fields(id=id_name)
         assert rewrite_parquet(file, stream, planned, fields) == num_rows
     found = pq.ParquetFile(target)
     assert found.schema_arrow.equals(source.schema_arrow, check_metadata=True)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections import Counter
 from itertools import chain, pairwise
 from pathlib import Path
@@ -31,7 +30,6 @@ from beam_pipeline.overlap.report.__main__ import main as report
 from beam_pipeline.overlap.results.layout import DOCUMENTS, TRAIN_FILES
 from beam_pipeline.storage.lines import compression_of
 from tests.support.overlap_hits import merged, ngrams
-from tests.support.peak_memory import peak_memory
 from tests.support.properties import num_examples
 from tests.support.removal_corpus import (
     AROUND,
@@ -412,20 +410,3 @@ def test_margins_against_a_plain_loop(
     ]
     firsts, ends = np.array(tokens, np.int64).reshape(-1, 2).T
     assert reach_into(Tokens(firsts, ends, firsts), spans, margin).tolist() == expected
-
-
-MAX_MIB = 720  # for 43 MB of text; all of it at once takes 850
-CUT_A_LONG_TEXT = """
-import sys
-from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
-from beam_pipeline.overlap.removal.cutting import Cut, cut_text
-text = "some words that are short and are not many " * 1_000_000
-(changed,) = cut_text(text, [(0, 42)], Cut(TOKENIZERS["default"], *sys.argv[1:]))
-assert changed.endswith(text[1000:])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mask", [[], ["masked"]])
-def test_memory_of_a_long_text(mask: list[str]) -> None:
-    assert peak_memory([sys.executable, "-c", CUT_A_LONG_TEXT, *mask]) < MAX_MIB

@@ -17,7 +17,6 @@ from beam_pipeline.overlap.results import details, match_files, matches
 from beam_pipeline.overlap.results.counts import UnitSize
 from beam_pipeline.overlap.results.layout import DETAILS, MATCHES
 from beam_pipeline.overlap.results.output_files import (
-    GzipMember,
     json_strings,
     json_value,
 )
@@ -92,15 +91,3 @@ def test_strings_as_json_are_those_of_one_by_one() -> None:
         strings = pa.array(list(map(encode, texts)), pa.large_binary())
         wanted = list(map(json_value, texts))
         assert json_strings(strings).to_pylist() == wanted
-
-
-def test_members_one_after_another_are_one_gzip_file(tmp_path: Path) -> None:
-    rng, path = random.Random(0), tmp_path / "x.gz"
-    chunks = [rng.randbytes(rng.randrange(3 << 20)) for _ in range(3)]
-    with open(path, "wb") as stream:
-        for chunk in chunks:
-            with GzipMember(stream) as member:
-                for at in range(0, len(chunk), 100_000):
-                    member.write(chunk[at : at + 100_000])
-    assert gzip.decompress(path.read_bytes()) == b"".join(chunks)
-    assert path.read_bytes()[4:8] == bytes(4)  # no time
