@@ -201,6 +201,7 @@ def test_a_row_is_large_if_it_fills_a_crop_without_its_timestamps(src_addr, ipv6
         tokens = reference.encode(as_number(src_addr), choices)
         row = row_of(run[:n], ENCODINGS[n % 2], src_addr)
         assert sampler.is_small(row) == (len(tokens) < 1025)
+        assert ProbeRowSampler(max(64, len(tokens))).is_small(row)
         if len(tokens) >= 1025:
             assert {context.num_tokens for context in sampler.contexts(row)} == {1025}
 

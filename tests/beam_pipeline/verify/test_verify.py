@@ -456,6 +456,11 @@ def index_line_missing(copy: DamagedDataset) -> Where:
     return copy.shards[2], len(copy.read(copy.shards[2])) - 1
 
 
+def index_of_other_columns(copy: DamagedDataset) -> Where:
+    change_index(copy, lambda table: table.drop_columns(["num_ipv6"]))
+    return "train/rows.parquet", None
+
+
 def letters_lost(copy: DamagedDataset) -> Where:
     (path,) = (copy.folder / "dead_letter").iterdir()
     pq.write_table(pq.read_table(path).slice(1), path)
@@ -468,6 +473,18 @@ def letters_with_one_bit_flipped(copy: DamagedDataset) -> Where:
     data[40] ^= 1  # of a value
     path.write_bytes(data)
     return f"dead_letter/{path.name}", None
+
+
+def letters_missing(copy: DamagedDataset) -> Where:
+    for path in (copy.folder / "dead_letter").iterdir():
+        path.unlink()
+    return "dead_letter", None
+
+
+def one_of_two_files_of_letters(copy: DamagedDataset) -> Where:
+    (path,) = (copy.folder / "dead_letter").iterdir()
+    path.rename(path.with_name("dead_letter_00000-of-00002.parquet"))
+    return "dead_letter/dead_letter_00001-of-00002.parquet", None
 
 
 def measurements_in_another_shard(copy: DamagedDataset) -> Where:
@@ -497,7 +514,10 @@ DAMAGES: dict[Any, set[str]] = {
     index_missing: {"files"},
     index_line_wrong: {"index"},
     index_line_missing: {"index"},
+    index_of_other_columns: {"index"},
     letters_lost: {"dead_letters"},
+    letters_missing: {"dead_letters"},
+    one_of_two_files_of_letters: {"dead_letters"},
     letters_with_one_bit_flipped: {"dead_letters"},
     measurements_in_another_shard: {"totals"},
     encoding_not_that_of_the_options: {"encoding"},

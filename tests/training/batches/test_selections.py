@@ -148,6 +148,7 @@ def test_the_first_period_counts(dataset: Path, rows: list[RowSpec]) -> None:
         ({"family": {"ipv6": -1}}, ["family ipv6 has weight -1", "0 or more"]),
         ({"probe": {"10.0.0.0/8": 2}}, ["'10.0.0.0/8'", "an IP address"]),
         ({"period": [["2024-01-02", "2024-01-01", 2]]}, ["the earlier one first"]),
+        ({"period": 3}, ["period 3", "a list"]),
         ({"period": [["May", "June", 2]]}, ["'May'", "2024-01-31"]),
     ],
     ids=str,
