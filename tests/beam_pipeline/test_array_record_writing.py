@@ -37,7 +37,7 @@ from beam_pipeline.shards.writing import (
     shard_path,
 )
 from beam_pipeline.storage.files import crc32c
-from tests.support.array_record_files import WORDS
+from tests.support.array_record_files import WORDS, Objects
 from tests.support.engines import Gcs
 from tests.support.helpers import NOW, eager, run_do_fn
 from tests.support.probe_rows_on_disk import read_records
@@ -249,12 +249,6 @@ def test_an_empty_template_is_one_file(tmp_path: Path) -> None:
     assert sorted(read_records(info.path)) == sorted(WORDS)
 
 
-def test_a_prefix_without_a_folder_writes_where_the_process_is(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write([b"x"], "words", num_shards=1)
-    assert [*files_below(tmp_path)] == ["words-00000-of-00001.arrayrecord"]
-
-
 def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):
     """With them goes what an attempt that died left there."""
     transform = WriteToArrayRecord(
@@ -280,6 +274,14 @@ def test_records_go_to_gs_and_come_back(gcs: Gcs) -> None:
             f"{prefix}-0000{shard}-of-00002.arrayrecord" for shard in range(2)
         }
         assert sorted(eager([f"{prefix}*"], ReadAllFromArrayRecord())) == sorted(WORDS)
+
+
+def test_records_go_to_any_filesystem_of_beam(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: dict[str, bytes] = {}
+    monkeypatch.setattr(Objects, "stored", stored)
+    eager(WORDS, WriteToArrayRecord("objects://b/w", num_shards=2))
+    assert sorted(stored) == [f"objects://b/w-0000{shard}-of-00002.arrayrecord" for shard in (0, 1)]
+    assert sorted(eager(None, ReadFromArrayRecord("objects://b/*"))) == sorted(WORDS)
 
 
 def check_writing_and_reading(folder: Path, flags: list[str]) -> None:

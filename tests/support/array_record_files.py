@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterator
 from typing import ClassVar
 
-from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 
 from beam_pipeline.storage.files import crc32c
 
@@ -12,7 +12,11 @@ WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range
 
 
 class Objects(FileSystem):
-    """Objects in memory under objects://, which are read and listed; tests replace `stored`."""
+    """Objects in memory under objects://, with the manners of a bucket.
+
+    There are no folders, an object appears when its upload is closed, and `delete` takes all
+    below a prefix only where it ends with a slash. Tests replace `stored`.
+    """
 
     stored: ClassVar[dict[str, bytes]] = {}
 
@@ -27,6 +31,9 @@ class Objects(FileSystem):
         head, _, tail = path.rpartition("/")
         return head, tail
 
+    def mkdirs(self, path):
+        raise AssertionError("a bucket has no folders")
+
     def has_dirs(self):
         return False
 
@@ -35,8 +42,29 @@ class Objects(FileSystem):
             if path.startswith(dir_or_prefix):
                 yield self.metadata(path)
 
+    def create(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
+        stored = self.stored
+
+        class Upload(io.BytesIO):
+            def close(self):
+                if not self.closed:
+                    stored[path] = self.getvalue()
+                super().close()
+
+        return Upload()
+
     def open(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
         return io.BytesIO(self.stored[path])
+
+    def copy(self, source_file_names, destination_file_names):
+        for source, destination in zip(source_file_names, destination_file_names, strict=True):
+            self.stored[destination] = self.stored[source]
+
+    def rename(self, source_file_names, destination_file_names):
+        for source, destination in zip(source_file_names, destination_file_names, strict=True):
+            if source not in self.stored:
+                raise BeamIOError("Rename operation failed", {source: "no such object"})
+            self.stored[destination] = self.stored.pop(source)
 
     def exists(self, path):
         return path in self.stored
@@ -53,7 +81,8 @@ class Objects(FileSystem):
     def metadata(self, path):
         return FileMetadata(path, len(self.stored[path]))
 
-    def _unsupported(self, *_, **__):
-        raise NotImplementedError
-
-    mkdirs = create = copy = rename = delete = _unsupported
+    def delete(self, paths):
+        for path in paths:
+            for other in list(self.stored):
+                if other == path or (path.endswith("/") and other.startswith(path)):
+                    del self.stored[other]

@@ -178,6 +178,7 @@ def test_a_dataset_of_format_version_1_grows_into_one_of_version_2(
     ("flags", "message"),
     [
         (["--sample_probes=0.5"], "sample_probes is 0.5, but"),
+        (["--split_seed=1"], "was written with 0: leave it out"),
         (["--overwrite"], "--append adds to a dataset and --overwrite replaces it: give one"),
     ],
 )

@@ -185,14 +185,6 @@ def before_moves(monkeypatch: pytest.MonkeyPatch, at: int, do: Callable[[], Any]
         monkeypatch.setattr(module, "move_files", disturbed)
 
 
-def test_two_attempts_at_renaming_are_both_right(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
-    with a_run(gcs, num_shards=12, num_units=2) as staged:
-        before_moves(monkeypatch, 0, staged.rename_shards)
-        shards = staged.rename_shards()
-        staged.commit(shards)
-        assert open_dataset(staged.job.run.output).manifest.splits["train"].num_records == 11
-
-
 @pytest.mark.parametrize("at", range(4), ids=["letters", "card", "manifest", "_SUCCESS"])
 def test_two_attempts_at_the_commit_are_both_right(
     gcs: Gcs, monkeypatch: pytest.MonkeyPatch, at: int

@@ -89,6 +89,7 @@ def test_array_record_options_of_tfrecord() -> None:
     ("flag", "message"),
     [
         ("--input=i\0", "NUL character"),
+        ("--array_record_options=zstd:99", "--array_record_options=zstd:99"),
         (f"--columns=rtt={NOT_UTF_8}", r"--columns=rtt=\\udcff is not UTF-8"),
         ("--runner=InteractiveRunner", "for notebooks"),
     ],

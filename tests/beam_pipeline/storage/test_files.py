@@ -112,13 +112,6 @@ def test_missing_bucket(gcs: Gcs):
     assert refusal_of(lambda: file_infos([PATH])) == wanted
 
 
-def test_one_client_per_process(gcs: Gcs, monkeypatch):
-    access = google_storage.access_to(PATH)
-    assert google_storage.access_to("gs://other/file") is access
-    monkeypatch.setattr(google_storage.os, "getpid", lambda: -1)
-    assert google_storage.access_to(PATH).client is not access.client
-
-
 # --- ArrayRecord's own reader -------------------------------------------------------------------
 
 
