@@ -41,6 +41,7 @@ Row = tuple[RowKey, np.ndarray]
 def histories_strategy(draw) -> list[list[Row]]:
     """Some probes with one to three rows each, all narrow or all wide."""
     addresses = ["192.0.2.1", "8.8.8.8", "10.0.0.1", "1.1.1.1", "::", "2001:db8::1", "::1"]
+    addresses += ["::5:9e37:79b9:7f4a:7c15", "0:0:0:6::"]  # of one hash
     probes = draw(st.lists(st.sampled_from(addresses), min_size=1, unique=True))
     runs = runs_strategy(min_size=1, max_size=8, wide=draw(st.booleans()))
     return [
