@@ -211,9 +211,6 @@ class ShardRecords:
         self._parts = [StagedPayloads(path, batch, reader) for path, batch in parts]
         self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
 
-    def __len__(self) -> int:
-        return len(self._order)
-
     def payloads(self, start: int, end: int) -> list[bytes]:
         """Reads some payloads; ProbelineError if they are not as staged."""
         rows = self._order[start:end]

@@ -25,7 +25,6 @@ OURS = {"append": "rows", "cache": "cache"}
 READERS = ("verify", "inspect", "page", "export", "padding", "loader", "again", "append")
 SHARED = "on a cold morning in march the old lighthouse keeper climbed two hundred narrow steps"
 ONE = "--direct_num_workers=1"
-NOBODY = "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
 _NO_TRAINING = """
 import training.train
 training.train._train = lambda arguments, config: 0

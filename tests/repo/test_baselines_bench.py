@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from beam_pipeline.dataset.layout import packed
-from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from benchmarks import baselines
 from benchmarks.baselines import Context, Pairs
 from tests.support.evaluation_helpers import (
@@ -19,9 +18,8 @@ from tests.support.evaluation_helpers import (
 from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
 from training.evaluation import rtt
-from training.evaluation.baselines import draw_sample, predict_baselines
+from training.evaluation.baselines import predict_baselines
 from training.evaluation.examples import Examples
-from training.tokens import kinds
 from training.tokens.kinds import parse
 
 NUM_DESTINATIONS, NUM_TRAIN = 60, 120
@@ -84,21 +82,6 @@ def test_five_nearest() -> None:
     # A probe that agrees exactly on one destination is behind those that nearly agree on both.
     exact = np.column_stack([NEAR_AND_FAR, [np.nan, 50, 999]])
     assert nearest(exact, [0, 1], [10.0, 50.0]) == 22
-
-
-def test_past_of_queries(stored: Stored) -> None:
-    """Two destinations in turns, one of them unknown to training, and a failed ping."""
-    sample = draw_sample(stored.train, EXTENT)
-    measurements = np.zeros(6, kinds.MEASUREMENT)
-    measurements["segment"] = (0, 1, 1, 1, 1, 1)
-    measurements["dst_lo"] = (1, 1, 2, 1, 1, 1)
-    measurements["code"] = (9000, 8000, 500, FAILED_RTT, 4000, 700)
-    first, last = baselines.past_of(sample, measurements, np.array([1, 5]))
-    assert np.isnan(first).all()
-    rtt_ms = decode_rtt(np.array([8000, 4000, 500])).astype(float)
-    average = rtt_ms[0] + (rtt_ms[1] - rtt_ms[0]) / 8
-    expected = [np.log(average), np.nan, np.log(rtt_ms).mean(), np.nan, *np.log(rtt_ms[[1, 0]])]
-    np.testing.assert_allclose(last, [*expected, np.nan, np.nan])
 
 
 def prefix_of(address: str) -> bytes:

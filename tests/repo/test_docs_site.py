@@ -1,16 +1,13 @@
 """The site of docs/ builds without a warning, has no broken link, and loads nothing from elsewhere.
 
 Links are checked in the repository, by a CommonMark parser, and in the site, by MkDocs in its
-strict build. The parser also counts the elements of a page: MkDocs has its own rules for lists and
-tables.
+strict build.
 """
 
 import os
 import re
 import subprocess
 import sys
-from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -76,39 +73,6 @@ def test_broken_link_in_the_repository(page: str) -> None:
 
 
 # --- what the site shows --------------------------------------------------------------------------
-
-
-class Elements(HTMLParser):
-    """Counts the elements of a page's article; those of the site are not counted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-        self._inside = self._pre = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "article":
-            self._inside += 1
-        if self._inside:
-            self._pre += tag == "pre"
-            if not (tag == "code" and self._pre):
-                self.counts[tag] += 1
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside -= tag == "article"
-        self._pre -= tag == "pre"
-
-
-WRITTEN = [page for page in PAGES if page in SITE_OF or "docs/" in page]
-WRITTEN.remove("docs/reference.md")  # its contents come from docstrings
-
-
-@pytest.mark.parametrize("page", WRITTEN)
-def test_the_site_shows_a_page_as_a_repository_does(site: Path, page: str) -> None:
-    expected = documents.counts(page)
-    found = Elements()
-    found.feed((site / site_path(page)).read_text())
-    assert {kind: found.counts[kind] for kind in expected} == expected
 
 
 # Longer than ten screens of a telephone: they are looked things up in.

@@ -27,10 +27,6 @@ def steps(workflow: str) -> list[dict[str, Any]]:
     return job["steps"]
 
 
-def setup_py() -> str:
-    return (ROOT / "setup.py").read_text()
-
-
 # --- workflows ------------------------------------------------------------------------------------
 
 

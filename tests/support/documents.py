@@ -88,11 +88,3 @@ def anchors(page: str) -> set[str]:
             found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
             seen[slug] += 1
     return found
-
-
-def counts(page: str) -> dict[str, int]:
-    """Returns how many elements of some kinds a page has, by their tags in HTML."""
-    tokens_of_tags = [token for token in _inline(page) if token.nesting >= 0]
-    tags = Counter(t.tag for t in tokens_of_tags if t.type not in ("fence", "code_block"))
-    kinds = ("h1", "h2", "h3", "h4", "li", "ul", "ol", "td", "th", "img", "strong", "em", "code")
-    return {kind: tags[kind] for kind in kinds} | {"pre": len(tokens_of_tags) - tags.total()}

@@ -313,17 +313,6 @@ def test_invalid_option() -> None:
         refusal_of(lambda: find_shards(files), f"files is {files!r}", kind=UsageError)  # type: ignore[arg-type]  # noqa: B023
 
 
-def test_conflicting_options() -> None:
-    for options, message in (
-        ({"host_index": 2, "host_count": 2}, "host_index is 2, but host_count is 2"),
-        ({"batch_size": 9, "host_count": 2}, "batch_size 9 is not a multiple of host_count 2"),
-        ({"repeat_share": 0.5, "sampler": "windows"}, "repeat_share requires sampler=rows"),
-        ({"weights": [1, 2]}, "weights require sampler=windows"),
-        ({"mixed_rows": None}, "set cache_dir"),
-    ):
-        refusal_of(lambda: config_of("rows", **options), message, kind=UsageError)  # noqa: B023
-
-
 def test_an_empty_split_is_told(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "rows", mixed_rows()[:3], "compact", 2)
     config = config_of(f"{dataset}/test", batch_size=1)

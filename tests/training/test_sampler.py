@@ -4,7 +4,6 @@ import itertools
 from collections import Counter
 from typing import Any
 
-import grain
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -179,17 +178,6 @@ def test_contexts_follow_seed_epoch_probe_and_row_index_alone():
     assert dst[0] != dst[1]
 
 
-def test_mode_weights_are_shares_of_their_sum():
-    row = row_of(make_run(3000, seed=4))
-    for mode, weights in WEIGHTS.items():
-        sampler = ProbeRowSampler(mode_weights=tuple(7 * weight for weight in weights))  # type: ignore[arg-type]
-        assert {context.mode for context in sampler.contexts(row)} == {mode}
-    sampler = ProbeRowSampler(64, 1, 3000, mode_weights=(1, 0, 3))
-    modes = Counter(context.mode for epoch in range(4) for context in sampler.contexts(row, epoch))
-    assert set(modes) == {"full", "none"}
-    assert abs(modes["full"] / 12_000 - 0.25) < reference.most_deviation(12_000)
-
-
 @pytest.mark.parametrize(("src_addr", "ipv6"), [(SRC, False), ("2001:db8::1", True)])
 def test_a_row_is_large_if_it_fills_a_crop_without_its_timestamps(src_addr, ipv6):
     """A crop of 1,024 takes 1,025 tokens, the last one as a target."""
@@ -246,17 +234,6 @@ def test_a_window_is_every_so_manyth_measurement_in_order_of_time(n, seed, k, en
     assert chosen == list(range(context.first, n, stride))[: len(chosen)]
     again = sampler.context(row, epoch=3, k=k)
     assert tokens_of(again.example) == tokens
-
-
-@both_samplers
-def test_samplers_work_in_a_grain_pipeline(sampler_class):
-    rows = [row_of(make_run(300, seed=seed), src_addr=f"10.0.0.{seed}") for seed in range(4)]
-    dataset = grain.MapDataset.source(rows).seed(18).random_map(sampler_class(crop_size=128))
-    examples = list(dataset.repeat(2))
-    assert len(examples) == 8
-    assert len({tuple(tokens_of(example)) for example in examples}) == 8
-    again = list(dataset.repeat(2))
-    assert [tokens_of(example) for example in again] == [tokens_of(one) for one in examples]
 
 
 def batch(num: int, first: int = 0) -> Example:

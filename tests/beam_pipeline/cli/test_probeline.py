@@ -4,17 +4,14 @@ import importlib
 import json
 import os
 import re
-import runpy
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-import setuptools
 
 from beam_pipeline import __version__
 from beam_pipeline.cli import probeline
@@ -221,15 +218,3 @@ def test_missing_extra(module: str, arguments: list[str], package: str) -> None:
     assert package in result.stderr
     assert f": pip install 'probeline[{EXTRA_OF[package]}]'\n" in result.stderr
     assert result.returncode == 2 and not result.stdout
-
-
-def test_other_missing_modules_are_bugs(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ModuleNotFoundError):
-        run_command([], raising(ModuleNotFoundError("gone", name="beam_pipeline.gone")), "stopped")
-
-
-def test_extras_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(setuptools, "setup", told.update)
-    runpy.run_path(str(ROOT / "setup.py"))
-    assert set(EXTRA_OF.values()) <= told["extras_require"].keys()

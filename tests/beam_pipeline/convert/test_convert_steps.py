@@ -29,7 +29,6 @@ from beam_pipeline.documents.files import (
     WORK_UNIT_BYTES,
     Format,
     cut_into_work_units,
-    format_of,
     inspect,
 )
 from beam_pipeline.documents.json import BadRecordError
@@ -195,17 +194,6 @@ def test_every_line_is_read_once(
     records, letters, num_read = read_all(path, unit_bytes, input_format="jsonl")
     expected = [line for line in text.split(b"\n") if line.strip()]
     assert (records, letters, num_read) == (expected, [], len(expected))
-
-
-def test_format_detection(tmp_path: Path) -> None:
-    write_tfrecord(tmp_path / "t", [b"x"])
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "p")
-    assert [format_of((tmp_path / name).read_bytes()) for name in "tp"] == ["tfrecord", "parquet"]
-    long = b'{"a":' + b" " * 70_000  # longer than what is looked at
-    for data in (b'\xef\xbb\xbf\n {"a": 1}\n{', b"7\n8", b"", long):
-        assert format_of(data) == "jsonl"
-    for data in (b'{\n "a": 1\n}', b"id,text\n1,x\n", b"\x00" * 100):
-        assert format_of(data) == "auto"
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "tfrecord", "parquet"])

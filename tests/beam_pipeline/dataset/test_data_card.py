@@ -34,9 +34,7 @@ from beam_pipeline.jobs.output_folder import taken
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.switch import DATASET_FILES
-from beam_pipeline.storage import gcs as storage
 from beam_pipeline.verify import __main__ as verify
-from tests.conftest import Gcs
 from tests.support.helpers import measurements_table, reference_rows
 from tests.support.job_runs import files_of
 from tests.support.repository import ROOT
@@ -183,18 +181,6 @@ def test_foreign_readme_is_kept(text: str, dataset: Path, tmp_path: Path) -> Non
     write_card(str(copied), open_dataset(str(copied)).manifest, read_totals(str(copied)), "")
     assert (copied / CARD_NAME).read_text() == text
     assert verify.main([str(copied)]) == 0
-
-
-def test_card_on_gcs(dataset: Path, gcs: Gcs) -> None:
-    """A new run replaces its own card, not somebody else's."""
-    bucket = gcs.make_bucket()
-    gcs.upload(dataset, f"{bucket}/rows")
-    with storage.create(f"{bucket}/other/{CARD_NAME}") as file:
-        file.write(b"# Mine\n")
-    for folder, expected in (("rows", b"a new run"), ("other", b"# Mine\n")):
-        manifest, totals = open_dataset(str(dataset)).manifest, read_totals(str(dataset))
-        write_card(f"{bucket}/{folder}", manifest, totals, "a new run")
-        assert expected in (storage.read(f"{bucket}/{folder}/{CARD_NAME}") or b"")
 
 
 # --- croissant.json -------------------------------------------------------------------------------

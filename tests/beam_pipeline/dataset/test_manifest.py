@@ -24,7 +24,7 @@ from beam_pipeline.dataset.manifest import (
     Split,
     write_success,
 )
-from beam_pipeline.dataset.rows import dataset_folder, open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.storage.files import checksum_text, crc32c
@@ -101,21 +101,6 @@ def test_open_by_folder_split_shard_or_glob(dataset, path):
     assert opened.manifest == a_manifest()
     shard = opened.manifest.splits["train"].shards[0]
     assert opened.file(shard.path) == f"{dataset}/train/train_shard_00000-of-00001.arrayrecord"
-
-
-@pytest.mark.parametrize("below", ["", "/train/*.arrayrecord"])
-def test_folder_name_with_glob_characters(dataset, below):
-    folder = dataset.rename(dataset.with_name("o[1]*"))
-    assert open_dataset(f"{folder}{below}").path == str(folder)
-
-
-def test_folder_or_bucket_named_like_a_split(tmp_path):
-    folder = tmp_path / "train"
-    folder.mkdir()
-    write_success(str(folder), a_manifest().to_json())
-    assert open_dataset(str(folder)).path == str(folder)
-    assert dataset_folder(f"{folder}/train/*") == str(folder)
-    assert dataset_folder("gs://test/*.arrayrecord") == dataset_folder("gs://test") == "gs://test"
 
 
 def test_unfinished_dataset(dataset):
@@ -230,14 +215,6 @@ def test_invalid_manifest_field(folder: Path, keys: tuple, value: Any) -> None:
 def test_deeply_nested_manifest(folder: Path) -> None:
     write_success(str(folder), b'{"format_version":' + b"[" * 100_000)
     assert "is not a manifest" in refusal_of(lambda: open_dataset(str(folder)))
-
-
-def test_known_manifest_fields_are_kept(folder: Path) -> None:
-    values = generation(first_us=-(2**63), last_us=2**63 - 1)
-    edit(folder, "generations", value=values)
-    edit(folder, "options", "anonymize", value="none")
-    (found,) = open_dataset(str(folder)).manifest.generations
-    assert (found.first_us, found.last_us) == (-(2**63), 2**63 - 1)
 
 
 def test_unknown_manifest_fields_are_ignored(folder: Path) -> None:

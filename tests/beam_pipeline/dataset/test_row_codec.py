@@ -115,15 +115,6 @@ def test_to_arrow(encoding, wide):
     assert len(set(families)) == 1 + wide
 
 
-@both_encodings
-def test_to_batches(encoding):
-    row = decode_record(encode_row(make_run(100, seed=7, wide=True), KEY, encoding))
-    for size in (8, 96, 200):
-        batches = list(row.to_batches(size))
-        assert [batch.num_rows for batch in batches[:-1]] == [size] * ((100 - 1) // size)
-        assert pa.Table.from_batches(batches).equals(pa.Table.from_batches([row.to_arrow()]))
-
-
 # --- bytes --------------------------------------------------------------------------------------
 
 
@@ -240,17 +231,6 @@ def test_wide_run_of_ipv4_encodes_like_narrow(encoding):
 
 
 # --- sizes of rows, and how many measurements fit -------------------------------------------------
-
-
-@both_encodings
-@pytest.mark.parametrize("wide", [False, True])
-def test_predicted_sizes_across_paddings(encoding, wide):
-    run = short_span(make_run(130, seed=4, wide=wide))
-    for n in range(1, len(run) + 1):
-        size = encoded_size(run[:n], encoding)
-        assert fit(run[:n], KEY, RowFormat(encoding, size)) == (n, False)
-        if n > 1:
-            assert fit(run[:n], KEY, RowFormat(encoding, size - 1)).count < n
 
 
 @both_encodings

@@ -2,8 +2,6 @@
 
 import io
 import itertools
-import json
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from maxtext.input_pipeline.protos.example_pb2 import Example
 
-from beam_pipeline.dataset import tfrecord
 from beam_pipeline.dataset.arrow_record import RowColumns
 from beam_pipeline.dataset.layout import RECORD_ENCODINGS, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, decode_record, fit
@@ -25,7 +22,6 @@ from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
 from beam_pipeline.dataset.tfrecord import DamagedRecordError, TFRecordWriter, read_tfrecord
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.verify import __main__ as verify
 from tests.support.batches import is_same
 from tests.support.codec_rows import both_encodings
 from tests.support.helpers import (
@@ -71,13 +67,6 @@ def test_golden_record_bytes(tmp_path: Path) -> None:
     """The bytes stand here, so that no change of code can change them."""
     path = write_file(tmp_path / "f", [b"ping"])
     assert path.read_bytes().hex() == "04000000000000004245520470696e67cc3a4ef0"
-
-
-def test_record_larger_than_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = [bytes(range(256)) * 4, b"", b"short"]
-    path = write_file(tmp_path / "f", records)
-    monkeypatch.setattr(tfrecord, "_READ_BYTES", 100)
-    assert list(read_tfrecord(str(path))) == records
 
 
 SOME = [b"alpha", b"", b"gamma!"]
@@ -202,22 +191,6 @@ def test_training_batches_equal_for_tf_example(uncut: dict[str, Path], tmp_path:
     assert is_same(batches_of(example, 6, cache_dir=str(tmp_path)), expected)
 
 
-def test_manifest_without_format_options(
-    uncut: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As datasets were written before there were such options."""
-    from tests.support.damaged_dataset import DamagedDataset
-
-    copy = DamagedDataset(Path(shutil.copytree(uncut["arrow_ipc"], tmp_path / "copy")))
-    for name in ("output_format", "record_encoding"):
-        copy.manifest(lambda values: values["options"].pop(name))  # noqa: B023
-    assert (
-        "output_format" not in json.loads((copy.folder / "manifest.json").read_bytes())["options"]
-    )
-    assert verify.main([str(copy.folder)]) == 0
-    assert len(ProbeRowDataSource(str(copy.folder))) > 0
-
-
 # --- the Example --------------------------------------------------------------------------------
 
 
@@ -270,13 +243,6 @@ def joined(entries: Iterable[bytes]) -> bytes:
     features = b"".join(entries)
     assert 127 < len(features) < 2**14
     return bytes([0x0A, len(features) & 127 | 128, len(features) >> 7]) + features
-
-
-def test_features_in_any_order() -> None:
-    entries = entries_of(encode_example(ROW))
-    assert len(entries) == 8 and joined(entries) == encode_example(ROW)
-    for order in itertools.islice(itertools.permutations(entries), 0, 40_320, 997):
-        assert decode_example(joined(order)) == ROW
 
 
 def changed(name: str, change: Any) -> bytes:

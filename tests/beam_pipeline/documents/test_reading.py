@@ -250,17 +250,6 @@ def test_a_large_file_of_pretty_objects_is_one_work_unit(tmp_path: Path) -> None
         seen(path)
 
 
-def test_batch_size_is_bounded(tmp_path: Path) -> None:
-    line = json.dumps({"text": "word " * 2000}).encode() + b"\n"
-    (tmp_path / "x.jsonl").write_bytes(line * 1000)
-    table = pa.table({"text": ["word " * 2000] * 1000})
-    pq.write_table(table, tmp_path / "x.parquet", use_dictionary=False)
-    for name in ("x.jsonl", "x.parquet"):
-        (unit,) = cut([str(tmp_path / name)])
-        sizes = [len(batch.utf8) for batch in read_texts(unit)]
-        assert max(sizes) < 5 << 20 and sum(sizes) == 10_000_000
-
-
 @pytest.mark.parametrize("compression", [".gz", ".zst"])
 def test_damaged_file(tmp_path: Path, compression: str) -> None:
     data = COMPRESSIONS[compression](LINES)
@@ -276,13 +265,3 @@ def test_damaged_file(tmp_path: Path, compression: str) -> None:
             seen(path)
     path.write_bytes(data + data)
     assert seen(path).num_rows == 40_000
-
-
-def test_zstd_window_too_large(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl.zst"
-    # A frame's magic, its descriptor, a window of 2^30 bytes, and an empty last block.
-    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\x00" + b"\xa0" + b"\x01\0\0")
-    with pytest.raises(ProbelineError, match=r"compress it again without --long"):
-        seen(path)
-    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\x00" + b"\x50" + b"\x01\0\0")
-    assert seen(path).num_rows == 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.addresses import format_any
 from beam_pipeline.dataset.rows import open_dataset
-from beam_pipeline.dataset.sorted_run import NARROW, widen
+from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.export import __main__ as export
 from beam_pipeline.export import measurements
 from beam_pipeline.main import main
@@ -121,18 +121,6 @@ def test_csv_has_the_same_values(dataset: Path, tmp_path: Path, capfdbinary) -> 
     assert {(len(time), time[10:11], time[-1:]) for time in times} == {(27, b"T", b"Z")}
     found = pa_csv.read_csv(tmp_path / "pings.csv", convert_options=TO_CSV)
     assert found.cast(expected.schema).equals(expected)
-
-
-def test_csv_ends_in_9999(tmp_path: Path, capsys) -> None:
-    run = np.zeros(2, NARROW)
-    run["event_time"] = 253_402_300_799_999_999 + np.arange(2)
-    for count, code in ((1, 0), (2, 1)):
-        rows = write_dataset(tmp_path / f"rows{count}", [RowSpec("192.0.2.1", run[:count])])
-        assert export.main([str(rows), f"--output={tmp_path}/{count}.csv"]) == code
-    assert "\n9999-12-31T23:59:59.999999Z," in (tmp_path / "1.csv").read_text()
-    assert "2.csv: CSV has no time after 9999: choose a .parquet" in capsys.readouterr().err
-    assert not (tmp_path / "2.csv").exists()
-    assert exported(rows, tmp_path / "2.parquet").num_rows == 2
 
 
 def test_on_gs(gcs: Gcs, tmp_path: Path) -> None:

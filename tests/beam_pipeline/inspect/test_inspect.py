@@ -17,8 +17,8 @@ from beam_pipeline.dataset.manifest import Counts, Generation, write_success
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect import sample as inspect_sample
-from beam_pipeline.inspect.comparison import Side, judge, ks_distance, probe_changes, sides_of
-from beam_pipeline.inspect.figures import gather, weighted_quantiles
+from beam_pipeline.inspect.comparison import Side, probe_changes, sides_of
+from beam_pipeline.inspect.figures import gather
 from beam_pipeline.inspect.findings import Report, report_on
 from beam_pipeline.inspect.sample import draw, plan
 from beam_pipeline.inspect.tables import tables
@@ -166,27 +166,7 @@ def test_a_measurement_is_as_likely_in_a_large_row_as_in_a_small_one(tmp_path, m
     assert share == pytest.approx(0.5, abs=0.01)
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=30))
-def test_weights_count_as_repetitions(pairs: list[tuple[int, int]]) -> None:
-    values, weights = (np.array(column) for column in zip(*pairs))
-    repeated = np.sort(np.repeat(values, weights))
-    places = np.ceil(np.array([0.1, 0.5, 0.9]) * len(repeated) - 1e-9).astype(int) - 1
-    assert weighted_quantiles(values, weights) == tuple(repeated[places])
-
-
 # --- train against test -------------------------------------------------------------------------
-
-
-@given(
-    st.lists(st.integers(0, 6), min_size=1, max_size=20),
-    st.lists(st.integers(0, 6), min_size=1, max_size=20),
-)
-def test_the_distance_is_the_largest_difference_of_shares(a: list[int], b: list[int]) -> None:
-    plain = max(
-        abs(sum(x <= at for x in a) / len(a) - sum(x <= at for x in b) / len(b)) for at in range(7)
-    )
-    found = ks_distance(np.array(a), np.ones(len(a)), np.array(b), np.ones(len(b)))
-    assert found == pytest.approx(plain)
 
 
 def test_a_test_set_like_the_train_set_is_called_so(alike: Path, capsys, wide) -> None:
@@ -211,12 +191,6 @@ def test_a_test_set_unlike_the_train_set_is_shown_first(unlike: Path, capsys, wi
     assert lines[-1] == (  # and last, where a terminal stands when all has gone by
         "The test set is unlike the train set in RTT, failed pings; is like it in 6 of 8 respects."
     )
-
-
-def test_limits_of_verdicts() -> None:
-    assert [judge(d) for d in (0.0, 0.0999, 0.1, 0.2499, 0.25)] == [
-        *("alike", "alike", "differs", "differs", "unlike")
-    ]
 
 
 @pytest.mark.parametrize("kind", ["empty", "all failed"])

@@ -105,31 +105,6 @@ def test_hot_share(tmp_path: Path) -> None:
     assert counts[-2] < 0.15 * 50_000
 
 
-@pytest.mark.parametrize(("num_anchors", "least"), [(3, 3), (200, 10)])
-def test_destinations_per_probe(tmp_path: Path, num_anchors: int, least: int) -> None:
-    assert run(tmp_path, f"--num_anchors={num_anchors}", num_measurements=50_000) == 0
-    pairs = rows_of(tmp_path).group_by(["src_addr", "dst_addr"]).aggregate([])
-    num_destinations = pc.value_counts(pairs["src_addr"]).field("counts").to_numpy()
-    assert num_destinations.min() >= least
-    assert num_destinations.max() <= min(20, num_anchors)
-
-
-def test_outages_are_hours_long_and_rare(tmp_path: Path) -> None:
-    flags = ["--interval_seconds=600", "--ipv6_share=0"]
-    assert run(tmp_path, *flags, num_measurements=200_000, num_probes=20) == 0
-    table = rows_of(tmp_path)
-    longest_hours, num_outages, days = [], 0, 0.0
-    for text in pc.unique(table["src_addr"]).to_pylist():
-        times = table.filter(pc.equal(table["src_addr"], text))["event_time"].to_numpy()
-        hours = times.astype("i8") / 3.6e9
-        gaps = np.diff(hours)
-        longest_hours.append(gaps.max())
-        num_outages += int((gaps > 0.9).sum())
-        days += hours[-1] - hours[0]
-    assert max(longest_hours) < 10
-    assert 0.01 < num_outages / (days / 24) < 0.12
-
-
 # ---- round trips ----
 
 
@@ -170,16 +145,6 @@ def test_failed_pings_are_exactly_minus_one_and_rare(rows: pa.Table, probes: pa.
 
 
 # --- files: columns, order and bytes --------------------------------------------------------------
-
-
-def test_glob_takes_measurements_only(folder: Path) -> None:
-    names = [f"measurements-{i:05d}-of-00004.parquet" for i in range(4)]
-    assert [path.name for path in files_of(folder)] == names
-    assert sorted(path.name for path in (folder / "truth").iterdir()) == [
-        "anchors.parquet",
-        "probes.parquet",
-    ]
-    assert not list(folder.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize(

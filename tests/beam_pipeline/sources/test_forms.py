@@ -4,7 +4,6 @@ import json
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -148,19 +147,6 @@ def test_columns_of_atlas_results(tmp_path: Path) -> None:
     assert len(measured(read(tmp_path / "x", options()))) == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("a.b", {"c": 2}), ("a.b.c", 2), ("a.c", None), ("d.e.f", 3), ("d.e", None), ("g.h.i", 4)],
-)
-def test_a_dotted_name_is_the_same_field_everywhere(name: str, value: Any) -> None:
-    record = {"a": 1, "a.b": {"c": 2}, "d": {"e.f": 3}, "g": {"x": 0}, "g.h": {"i": 4}}
-    batch = pa.RecordBatch.from_pylist([record])
-    found, dtype = mapping.find_column(batch, name), mapping.find_type(batch.schema, name)
-    assert mapping.find_value(record, name) == value
-    assert (found.to_pylist() if found is not None else [None]) == [value]
-    assert dtype == (None if found is None else found.type)
-
-
 NUMBERS = """1.5 -1 +1 1e3 1. . .5 inf -INF nan NaN Infinity 0x1p3 1_0 1,5 ١ 1e --1 1e999 nan(1)
     nan(-) infinite -.5e-3"""
 TIMES = """
@@ -235,12 +221,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, messa
     assert line.startswith(str(tmp_path / "x")) and "\n" not in line
     assert len(line) <= 500 + len(str(tmp_path))
     assert inspect(file, ReadOptions(skip_bad_files=True)).problem
-
-
-def test_a_given_format_is_checked(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b'{"event_time": "2026-01-01"}')
-    with pytest.raises(ProbelineError, match="not --input_format=atlas_json"):
-        inspect(match_files([str(tmp_path / "x")])[0], ReadOptions(input_format="atlas_json"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import google.auth
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 from google.auth.credentials import AnonymousCredentials
-from google.auth.exceptions import DefaultCredentialsError, RefreshError
+from google.auth.exceptions import DefaultCredentialsError
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.storage import gcs as google_storage
@@ -222,17 +222,6 @@ def test_refused_request(answer, monkeypatch, status, cure):
     message = refusal_of(lambda: read_file(PATH))
     assert message.startswith(f"cannot read {PATH}: ") and str(status) in message
     assert message.endswith(cure)
-
-
-def test_expired_credentials(answer, monkeypatch):
-    class Expired(AnonymousCredentials):
-        def before_request(self, request, method, url, headers):
-            raise RefreshError("Reauthentication is needed.\nRun something", {"error": "grant"})
-
-    give_credentials(monkeypatch, Expired())
-    message = refusal_of(lambda: read_file(PATH))
-    assert "Reauthentication is needed." in message
-    assert message.endswith("GOOGLE_APPLICATION_CREDENTIALS name a key file")
 
 
 # --- removing folders -----------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Mixtures: exact proportions, on any hosts; each dataset goes on where it was, at any weights."""
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,13 +132,6 @@ def test_every_lane_has_the_proportions(batch_size: int) -> None:
         assert np.abs(counts - 1000 * weight / sum(weights)).max() < 20
 
 
-def test_neighbouring_lanes_are_of_several_datasets_in_a_step() -> None:
-    """Lanes 0 to 63 of 256 are one host's."""
-    assign = Assignment([1, 1], 256, seed=0)
-    for step in range(50):
-        assert 16 <= assign(step)[:64].sum() <= 48
-
-
 # --- hosts, workers, threads ----------------------------------------------------------------------
 
 
@@ -223,14 +215,6 @@ def test_a_dataset_that_is_missing_at_a_checkpoint_is_refused(datasets: list[str
     refusal_of(lambda: other.set_state(state), "saved with options", "use the same seed")
 
 
-def test_states_of_other_datasets_do_not_fit_together(datasets: list[str]) -> None:
-    of_hosts = [
-        open_mixture(files, host_index=host, host_count=2).get_state()
-        for host, files in enumerate((datasets[0], dict.fromkeys(datasets, 1)))
-    ]
-    refusal_of(lambda: reshard_states(of_hosts, 1), "do not fit together", "from one checkpoint")
-
-
 def test_skipped_rows_of_each_dataset(datasets: list[str], tmp_path: Path) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(5, i)) for i in range(200)]
     spoiled = write_dataset(tmp_path / "rows", rows, "compact", 1)
@@ -267,39 +251,6 @@ def test_datasets_that_cannot_be_mixed(datasets: list[str], tmp_path: Path) -> N
     )
     shards = {str(path): 1 for path in shard_paths(Path(first))}
     assert len(take(shards, 3, batch_size=2)) == 3  # parts of one dataset may have weights
-
-
-def test_warning_about_other_split_seeds(
-    datasets: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [RowSpec(ipv4_probe(i), make_measurements(90, i)) for i in range(8)]
-    other = write_dataset(tmp_path / "rows", rows, "compact", 1)
-    with caplog.at_level(logging.WARNING, "training"):
-        open_mixture({datasets[0]: 1, str(other): 1})
-        assert not caplog.records
-    reseed(other)
-    with caplog.at_level(logging.WARNING, "training"):
-        open_mixture({datasets[0]: 1, str(other): 1})
-    assert "--split_seed" in caplog.text
-
-
-def reseed(dataset: Path) -> None:
-    """Makes a finished dataset say that its splits have another seed."""
-    from tests.support.probe_rows_on_disk import restamp
-
-    manifest = json.loads((dataset / "manifest.json").read_text())
-    manifest["options"]["split_seed"] += 1
-    (dataset / "manifest.json").write_text(json.dumps(manifest))
-    restamp(dataset)
-
-
-@pytest.mark.parametrize("weight", [0, float("nan"), "1", True])
-def test_a_weight_must_be_a_number_above_0(weight: Any) -> None:
-    refusal_of(
-        lambda: DataConfig({"rows/a": 1, "rows/b": weight}, 8),
-        *("rows/b has weight", repr(weight), "a number above 0"),
-        kind=UsageError,
-    )
 
 
 def test_what_no_mixture_can_have() -> None:

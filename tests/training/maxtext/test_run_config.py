@@ -10,7 +10,6 @@ import pytest
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.loader_helpers import refusal_of
-from tests.support.repository import ROOT
 from training.maxtext.curriculum import Stage, rope_base, stages_of
 
 if TYPE_CHECKING:
@@ -258,13 +257,3 @@ def test_this_maxtext_is_the_one(monkeypatch: pytest.MonkeyPatch):
     assert f"pip install maxtext=={iterators.TESTED_VERSION}" in line
     monkeypatch.delattr(iterators.grain_utility, "for_restore")
     refusal_of(iterators.check_maxtext, "has no maxtext.common.grain_utility.for_restore")
-
-
-def test_the_guide_names_every_key_of_ours():
-    guide = (ROOT / "docs" / "training_keys.md").read_text()
-    ours = set(iterators.NetworkConfig.model_fields) - set(
-        iterators.types.MaxTextConfig.model_fields
-    )
-    assert len(ours) > 10
-    for key in ours:
-        assert f"`{key}`" in guide, key

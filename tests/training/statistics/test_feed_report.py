@@ -154,15 +154,6 @@ def test_real_batches_pass(mixed: Mixed, variant: str) -> None:
     assert f" {num_segments} segments: " in lines[0]
 
 
-@pytest.mark.parametrize("log_rtt", [False, True])
-def test_log_rtt_is_decoded(log_rtt: bool) -> None:
-    lines: list[str] = []
-    report = FeedReport(None, 0, num_steps=1, log=lines.append, log_rtt=log_rtt)
-    tokens = encode("192.0.2.1", measurements((0, "8.8.8.8", 17.25)), log_rtt=log_rtt)
-    report.add(crops([tokens]))
-    assert " 17.248 ms" in lines[0]
-
-
 # --- bounds ---------------------------------------------------------------------------
 
 

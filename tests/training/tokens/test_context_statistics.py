@@ -89,18 +89,6 @@ def test_sizes_of_windows_are_log_uniform_up_to_all_of_the_row(mode, crop_size, 
         assert (windows == n).sum() > 20
 
 
-def test_windows_lie_between_two_shares_of_the_row():
-    row, n = steady_row(3000), 3000
-    sizes = draw(row, 2000, WEIGHTS[NONE], min_window=0.25, max_window=0.5).facts["window"]
-    assert sizes.min() >= 750 and sizes.max() <= 1501
-    # Log-uniform: as many in each half of the octave.
-    assert abs((sizes < 750 * math.sqrt(2)).mean() - 0.5) < most_deviation(2000)
-    whole = draw(row, 50, min_window=1.0, max_window=1.0).facts
-    assert set(whole["window"].tolist()) == {n} and set(whole["first"].tolist()) == {0}
-    successive = draw(row, 50, min_window=0.0, max_window=0.0).facts
-    assert (successive["window"] == successive["num_measurements"]).all()
-
-
 def chance_of_each(n: int, crop_size: int) -> np.ndarray:
     """Returns with which probability a context without timestamps draws each measurement.
 

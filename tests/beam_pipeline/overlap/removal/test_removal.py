@@ -26,7 +26,6 @@ from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, piece_id, reach_into
 from beam_pipeline.overlap.removal.rewriting import rewrite_json
 from beam_pipeline.overlap.remove import main as remove
-from beam_pipeline.overlap.report.__main__ import main as report
 from beam_pipeline.overlap.results.layout import DOCUMENTS, TRAIN_FILES
 from beam_pipeline.storage.lines import compression_of
 from tests.support.overlap_hits import merged, ngrams
@@ -272,34 +271,6 @@ def test_invalid_removal(found: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     pq.write_table(pq.read_table(of_files).drop("num_text_chars"), of_files)
     assert clean(tmp_path, "--remove=document") == 2
     assert "is not a finished result of this version's overlap job" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("cleaned", ["split"], indirect=True)
-def test_report_of_a_removal(
-    found: Path, cleaned: Cleaned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "report.html"
-    given = [f"{found}/out", f"--html={page}"]
-    assert report([*given, f"--removed={cleaned.output}"]) == 0
-    manifest = manifest_of(cleaned.output)
-    counts = {"all": manifest["counts"], **manifest["by_evaluation_set"]}
-    assert list(counts) == ["all", "quiz"]
-    section = page.read_text().split('<table class="removed">')[1].split("</table>")[0]
-    names = ("contaminated", "records_removed", "pieces", "contaminated_chars", "chars_removed")
-    for line, (name, lost) in zip(section.split("<tr>")[2:], counts.items(), strict=True):
-        cells = re.findall(r"<t[hd][^>]*>([^<]*)<", line)
-        assert cells[1:] == ["split", name, *(f"{lost[field]:,}" for field in names)]
-    other = shutil.copytree(cleaned.output, tmp_path / "other")
-    for lost in counts.values():
-        lost["contaminated"] += 1
-    (other / "removal_manifest.json").write_bytes(orjson.dumps(manifest))
-    for folder, message in (
-        (found / "in", "in is not a finished clean corpus"),
-        (other, "was made from a different result: it had 6 contaminated"),
-    ):
-        capsys.readouterr()
-        assert report([*given, f"--removed={folder}"]) == 2
-        assert message in capsys.readouterr().err
 
 
 _SPACES = st.sampled_from(["", " ", "\t\r "])

@@ -139,19 +139,6 @@ def test_the_page_loads_nothing_and_fits(page: Path, browser: "Browser", scheme,
     assert background == f"rgb({', '.join(map(str, bytes.fromhex(expected[1:])))})"
 
 
-def test_no_hit(tmp_path: Path, browser: "Browser") -> None:
-    page = page_of(run(tmp_path, {"clean": SETS["clean"]}, TRAINING))
-    with visit(browser, page) as seen:
-        assert seen.page.inner_text("#verdict").startswith(
-            "No shared n-gram was found. None of the 2 "
-        )
-        assert table(seen, "#matrix-0")[1] == ["clean", "0", "0", *["0 % 0 of 2"] * 3]
-        assert seen.page.locator(".instance").count() == 0
-        body = seen.page.inner_text("body")
-        assert not seen.complaints
-    assert "No row overlaps." in body and "No training file hits a row." in body
-
-
 def test_hostile_data_is_never_run(tmp_path: Path, browser: "Browser") -> None:
     name = "<script>alert(1)<img src>\"'&"  # files are named after it
     texts = [(HOSTILE, HOSTILE), ("two", f"{HOSTILE} & more of &lt;it&gt;")]
