@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.repository import ROOT
-from tests.support.stand_ins import StandIns, check_shell, one_line, run_script
+from tests.support.stand_ins import StandIns, one_line, run_script
 
 SCRIPT = "templates/tpu/pod.sh"
 SETTINGS = """
@@ -82,11 +82,6 @@ def pod(tmp_path: Path) -> Pod:
 def remote(call: list[str]) -> list[str]:
     """Returns the words of the shell line that a call runs on hosts."""
     return shlex.split(call[-1].removeprefix("--command="))
-
-
-def test_syntax() -> None:
-    check_shell(ROOT / SCRIPT)
-    assert len((ROOT / SCRIPT).read_text().splitlines()) <= 250
 
 
 def test_setup_waits_for_the_slice_and_installs(pod: Pod) -> None:

@@ -13,6 +13,7 @@ from beam_pipeline.shards.claim_checks import (
     ClaimWriter,
     PayloadReader,
 )
+from beam_pipeline.storage.files import crc32c
 from tests.support.properties import num_examples
 
 in_folder = settings(
@@ -54,3 +55,25 @@ def test_pieces_are_the_payload_and_the_last_one_tells_of_damage(
         pieces.append(reader.read(len(payload) - bounds[-1]))
         assert b"".join(pieces) == payload
     claims.close()
+
+
+@pytest.mark.parametrize("damaged", [None, 0, 9, 17])
+def test_payloads_read_together_are_each_checked(tmp_path: Path, damaged: int | None) -> None:
+    payloads = [b"alpha", b"", b"gamma!", b"delta.."]
+    data = bytearray(b"".join(payloads))
+    if damaged is not None:
+        data[damaged] ^= 1
+    (tmp_path / "claims").write_bytes(data)
+    path, lengths = str(tmp_path / "claims"), list(map(len, payloads))
+    checksums = list(map(crc32c, payloads))
+    reader = ClaimReader()
+    for wait in (
+        reader.prefetch_in(path, [0, 5, 5, 11], lengths, checksums),
+        reader.prefetch_adjacent(path, 0, lengths, checksums),
+    ):
+        if damaged is None:
+            assert wait() == payloads
+        else:
+            with pytest.raises(ProbelineError, match="changed after it was written"):
+                wait()
+    reader.close()

@@ -88,23 +88,6 @@ def test_a_prefix_belongs_to_one_city(probes: pa.Table, anchors: pa.Table) -> No
 # ---- who pings what, and when ----
 
 
-def test_activity_follows_zipf(rows: pa.Table, probes: pa.Table) -> None:
-    counts = np.sort(pc.value_counts(rows["src_addr"]).field("counts").to_numpy())[::-1]
-    assert len(counts) == NUM_PROBES
-    assert counts[: NUM_PROBES // 100].mean() > 20 * np.median(counts)
-    assert counts[-1] >= 5
-    weights = np.sort(probes["weight"].to_numpy())[::-1]
-    assert weights.sum() == pytest.approx(1)
-    assert counts[:20] / NUM_MEASUREMENTS == pytest.approx(weights[:20], rel=0.35)
-
-
-def test_hot_share(tmp_path: Path) -> None:
-    assert run(tmp_path, "--hot_share=0.6", num_measurements=50_000, num_probes=100) == 0
-    counts = np.sort(pc.value_counts(rows_of(tmp_path)["src_addr"]).field("counts").to_numpy())
-    assert counts[-1] / 50_000 == pytest.approx(0.6, abs=0.06)
-    assert counts[-2] < 0.15 * 50_000
-
-
 # ---- round trips ----
 
 

@@ -3,12 +3,18 @@
 PyArrow aborts the process if a column's metadata in the footer contradicts its schema.
 """
 
+import errno
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.storage import files
+from beam_pipeline.storage.parquet import open_parquet
 from tests.support.helpers import measurements_table
 from tests.support.warm_python import warm_python
 
@@ -66,3 +72,19 @@ def test_a_damaged_footer_is_an_error(tmp_path: Path, seed: int) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     num_read, num_errors = map(int, done.stdout.split())
     assert num_read > 100 and num_errors > 100
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "use"), [(files, "open", files.open_file), (pq, "ParquetFile", open_parquet)]
+)
+def test_a_lack_of_file_handles_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, use: Callable[[str], Any]
+) -> None:
+    """Damage, an OSError, may become a dead letter."""
+
+    def refuse(path: str, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, "reason", path)
+
+    monkeypatch.setattr(owner, name, refuse, raising=False)
+    with pytest.raises(ProbelineError, match=r"cannot use /x: Too many .* \(ulimit -n\)"):
+        use("/x")
