@@ -7,7 +7,9 @@ process tree, which `benchmarks.measure` measures. Only Flink's jars are built h
 """
 
 import argparse
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class Flink:
         ]
 
 
-@contextmanager
+@contextlib.contextmanager
 def running_flink(folder: Path, java_flags: str = "") -> Iterator[Flink]:
     """Runs a job server with all its files in a folder, the log as FOLDER/log.
 
@@ -68,7 +69,7 @@ def running_flink(folder: Path, java_flags: str = "") -> Iterator[Flink]:
         yield Flink(pid, port)
 
 
-@contextmanager
+@contextlib.contextmanager
 def running_gcs_emulator(binary: str, folder: Path) -> Iterator[str]:
     """Runs an empty GCS emulator; yields its endpoint URL. RuntimeError if it does not start."""
     port = free_port()
@@ -115,12 +116,15 @@ def prism_flags() -> tuple[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Returns a port that no process gets by asking for any port, as engines do by the dozen."""
+    while True:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port
 
 
-@contextmanager
+@contextlib.contextmanager
 def running_server(
     what: str, command: list[str], port: int, log: Path, environment: dict[str, str]
 ) -> Iterator[int]:

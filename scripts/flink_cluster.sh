@@ -52,4 +52,4 @@ for number in 1 2; do
   start "task-manager-$number" taskexecutor.TaskManagerRunner &
 done
 FLINK_MASTER=127.0.0.1:$flink_port scripts/flink_server.sh "$port" "$folder" &
-wait
+wait $!  # without the job server, the rest is of no use

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import (
     DebugOptions,
     DirectOptions,
@@ -31,7 +32,7 @@ from beam_pipeline.machine import can_fork, num_cores
 
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 PRISM_RUNNER = "PrismRunner"
-_ANSWER_S = 10  # for a connection to a job server
+_ANSWER_S, _READY_S = 10.0, 60.0  # for a connection to a job server, and for its first answer
 # A spawned worker takes 1.5 CPU-seconds more than a forked one, a unit some 0.5: two cores gain
 # nothing yet from this number of units, four do.
 _MIN_SPAWNED_UNITS = 16
@@ -101,7 +102,7 @@ def in_memory_only(collection: beam.PCollection, transform: beam.PTransform) -> 
 
 
 def check_job_server(beam_options: PipelineOptions) -> None:
-    """Raises UsageError if no server listens at --job_endpoint; Beam would retry for minutes."""
+    """Raises UsageError if no job server answers at --job_endpoint; Beam alone tries for minutes."""
     runner = beam_options.view_as(StandardOptions).runner
     endpoint = beam_options.view_as(PortableOptions).job_endpoint
     if runner not in RUNNERS_WITH_OWN_FLAGS or endpoint == "embed":
@@ -120,6 +121,14 @@ def check_job_server(beam_options: PipelineOptions) -> None:
             f"--job_endpoint={endpoint}: no job server is listening ({one_line(error)}): "
             "start one, or give its HOST:PORT"
         ) from error
+    with grpc.insecure_channel(endpoint) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(_READY_S)
+        except grpc.FutureTimeoutError as error:
+            raise UsageError(
+                f"--job_endpoint={endpoint}: what listens there is no job server, or does not "
+                f"answer in {_READY_S:.0f} s: read its log, or give another HOST:PORT"
+            ) from error
 
 
 def use_cores(beam_options: PipelineOptions, at_most: int) -> None:

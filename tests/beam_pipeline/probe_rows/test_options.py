@@ -101,7 +101,7 @@ def test_one_line_with_the_flag(flag: str, message: str) -> None:
     assert "\n" not in str(refusal.value) and str(refusal.value).isprintable()
 
 
-def test_unreachable_job_server(tmp_path: Path) -> None:
+def test_unreachable_job_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beam alone tries for five minutes. Nothing of the output is touched before."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -111,7 +111,9 @@ def test_unreachable_job_server(tmp_path: Path) -> None:
             check_job_server(parse([*given, "--runner=FlinkRunner"])[1])
         assert main([*given, "--runner=PortableRunner"]) == 2
         listening.listen()
-        check_job_server(parse([*given, "--runner=PortableRunner"])[1])
+        monkeypatch.setattr(runners, "_READY_S", 0.1)
+        with pytest.raises(UsageError, match="what listens there is no job server"):
+            check_job_server(parse([*given, "--runner=PortableRunner"])[1])
     with pytest.raises(UsageError, match="needs --job_endpoint: give HOST:PORT"):
         check_job_server(parse([*NEEDED, "--runner=PortableRunner"])[1])
     check_job_server(parse([*NEEDED, "--runner=FlinkRunner"])[1])
