@@ -102,7 +102,7 @@ def in_memory_only(collection: beam.PCollection, transform: beam.PTransform) -> 
 
 
 def check_job_server(beam_options: PipelineOptions) -> None:
-    """Raises UsageError if no job server answers at --job_endpoint; Beam alone tries for minutes."""
+    """Raises UsageError if no job server answers at --job_endpoint; Beam tries for minutes."""
     runner = beam_options.view_as(StandardOptions).runner
     endpoint = beam_options.view_as(PortableOptions).job_endpoint
     if runner not in RUNNERS_WITH_OWN_FLAGS or endpoint == "embed":
