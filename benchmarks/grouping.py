@@ -39,6 +39,11 @@ class Contender(NamedTuple):
 CONTENDERS = {
     "main": Contender("Probeline, in-memory runner", "beam_pipeline.main"),
     "main-one": Contender("Probeline, one core", "beam_pipeline.main", ("--direct_num_workers=1",)),
+    "main-defaults": Contender(
+        "Probeline, with its default rows",
+        "beam_pipeline.main",
+        ("--measurement_encoding=compact", "--array_record_options=group_size:1,uncompressed"),
+    ),
     DUCKDB: Contender("DuckDB, one ordered stream", "benchmarks.peers.duckdb_ordered"),
     "polars": Contender("Polars, sort in memory", "benchmarks.peers.polars_sorted"),
 }
@@ -162,7 +167,7 @@ def markdown(day: Sequence[Results]) -> str:
     """Returns one table of a day's results of the usual number of probes, with notes."""
     usual = [results for results in day if results.options["num_probes"] == NUM_PROBES]
     day = usual or day
-    lines = [line for results in day for line in medians(results.runs)]
+    lines = medians([run for results in day for run in results.runs])
     lines.sort(key=lambda line: (_size(line), line.figures.get("cpu_s", 1e99)))
     of_duckdb = {
         _size(line): rate(line)
@@ -199,7 +204,7 @@ def markdown(day: Sequence[Results]) -> str:
 
 def histories(day: Sequence[Results]) -> str:
     """Returns one table of a day's runs on random probes."""
-    lines = [line for results in day for line in medians(results.runs)]
+    lines = medians([run for results in day for run in results.runs])
     lines.sort(key=lambda line: (_size(line), line.case["num_probes"], line.case["contender"]))
     columns: md.Columns = {
         "contender": lambda line: _title(line.case),
@@ -207,10 +212,11 @@ def histories(day: Sequence[Results]) -> str:
         "probes": lambda line: f"{line.case['num_probes']:,}",
         **md.COSTS,
         "output MiB": md.figure("output_mib"),
+        "runs": lambda line: str(line.num_runs),
     }
     at = lambda case: f"at {md.size(case['num_measurements'])}"  # noqa: E731
     notes = [
-        md.circumstances(day[-1]),
+        f"{day[-1].date[:10]}, {md.machine(day[-1])}; medians.",
         *(line for results in day for line in md.shortfalls(results, _title, at)),
     ]
     return md.page([md.results_table(columns, lines, num_named=3)], notes)
