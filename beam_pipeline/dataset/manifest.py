@@ -220,6 +220,11 @@ class Manifest:
         """The file format of the shards; ArrayRecord in manifests older than the option."""
         return self.options.get("output_format", "arrayrecord")
 
+    @property
+    def array_record_options(self) -> str:
+        """The options of the shards' writer; empty for another format, or if they are unknown."""
+        return self.options.get("array_record_options", "")
+
     def to_json(self) -> bytes:
         """Returns the file's bytes: sorted keys, two spaces, a final newline."""
         form = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE

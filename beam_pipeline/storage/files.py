@@ -109,6 +109,26 @@ def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
     return infos
 
 
+class _NamedFile(io.FileIO):
+    """A file whose errors name it also when it is read or written, such as those of a full disk."""
+
+    def readinto(self, buffer: Any) -> int:
+        return self._named(super().readinto, buffer)
+
+    def readall(self) -> bytes:
+        return self._named(super().readall)
+
+    def write(self, data: Any) -> int:
+        return self._named(super().write, data)
+
+    def _named(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except OSError as error:
+            error.filename = self.name
+            raise
+
+
 def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> BinaryIO:
     """Opens a file for sequential reading, on `gs://` in requests of `fetch_bytes` or more.
 
@@ -116,7 +136,7 @@ def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> Bin
     """
     if is_local(path):
         with machine_errors():
-            return open(path, "rb")
+            return io.BufferedReader(_NamedFile(path, "rb"))
     if is_gcs(path):
         return gcs.open_object(path, fetch_bytes, version)
     return cast(BinaryIO, _beam().open(path, compression_type="uncompressed"))
@@ -219,17 +239,6 @@ def _read_through(path: str, take: Callable[[bytes], None]) -> tuple[int, int]:
             checksum = crc32c(block, checksum)
             take(block)
         return file.tell(), checksum
-
-
-class _NamedFile(io.FileIO):
-    """A file whose errors name it also when it is written, such as those of a full disk."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            error.filename = self.name
-            raise
 
 
 def create_file(path: str) -> BinaryIO:

@@ -53,7 +53,7 @@ class RawReader[Rows: RawRows](RowReader[Rows]):
 
     def __init__(self, dataset: Dataset, split: str, rows: Rows, cure: str):
         super().__init__(dataset, split, rows, cure)
-        self.is_raw = is_uncompressed(dataset.manifest.options["array_record_options"])
+        self.is_raw = is_uncompressed(dataset.manifest.array_record_options)
         self.is_checked = np.zeros(len(rows.num_bytes), bool)
         self._is_local = is_local(dataset.path)
         self._offsets: dict[int, np.ndarray] = {}  # of the records of a shard

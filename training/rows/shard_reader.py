@@ -178,7 +178,7 @@ def check_feed(shards: ShardSet, *, has_cache: bool) -> None:
             f"the chosen shards of {folder}/{shards.split} have no rows: choose others, or rebuild "
             "the dataset with a different train_ratio"
         )
-    options = shards.dataset.manifest.options["array_record_options"]
+    options = shards.dataset.manifest.array_record_options
     if not has_cache and not is_local(folder) and not is_uncompressed(options):
         raise UsageError(
             f"{folder} has array_record_options {options}: reading a row on gs:// would fetch the "

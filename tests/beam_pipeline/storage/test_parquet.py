@@ -75,7 +75,8 @@ def test_a_damaged_footer_is_an_error(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "use"), [(files, "open", files.open_file), (pq, "ParquetFile", open_parquet)]
+    ("owner", "name", "use"),
+    [(files, "_NamedFile", files.open_file), (pq, "ParquetFile", open_parquet)],
 )
 def test_a_lack_of_file_handles_is_no_damage(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, use: Callable[[str], Any]
