@@ -117,8 +117,11 @@ def unexpected(error: BaseException) -> str:
         return "Prism could not be downloaded: give its file, --prism_location=…/prism"
     if (known := machine_error(error, limits_only=False)) is not None:
         return str(known)
+    kind = type(error).__name__
     last_line = (str(error).strip().splitlines() or ["no message"])[-1]
-    return f"unexpected {type(error).__name__}: {last_line}; --debug shows where"
+    if "BeamIOError" in kind + last_line:  # of a storage that only Beam reads, such as s3://
+        return f"the storage refuses ({last_line}): check the path and its credentials"
+    return f"unexpected {kind}: {last_line}; --debug shows where"
 
 
 @contextlib.contextmanager

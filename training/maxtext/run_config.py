@@ -92,7 +92,10 @@ def read(arguments: Sequence[str]) -> Arguments:
     try:
         loaded = _load(file)
         values = _merge(loaded, omegaconf.OmegaConf.from_cli(list(arguments)))
-    except (omegaconf.errors.OmegaConfBaseException, ValueError, OSError, yaml.YAMLError) as error:
+    except (
+        *(omegaconf.errors.OmegaConfBaseException, yaml.YAMLError),
+        *(ValueError, TypeError, OSError),  # TypeError: a mapping in place of a list
+    ) as error:
         raise UsageError(f"{file} and the arguments cannot be read: {_one_line(error)}") from error
     for key in values:
         if not _is_known(key, NetworkConfig.model_fields):

@@ -1,6 +1,7 @@
 """The row index of a set of shards as arrays, for planning an epoch without reading a row."""
 
 import contextlib
+import errno
 import fnmatch
 import hashlib
 import mmap
@@ -210,6 +211,7 @@ def load_rows(shards: ShardSet) -> RowTable:
     return RowTable(begins, **arrays)
 
 
+_PREFIX = "probeline-rows-"
 # Name to (dtype, length).
 type Sizes = Mapping[str, tuple[Any, int]]
 
@@ -217,8 +219,10 @@ type Sizes = Mapping[str, tuple[Any, int]]
 class MappedArrays:
     """Arrays that a process writes once, part by part, and then maps; zeros where not written.
 
-    Pickling keeps only the name of the file, which is removed when its creator ends or drops it. A
-    copy loaded before then keeps the arrays; loading it later raises FileNotFoundError.
+    On Linux the file has no name, so that no end of its creator leaves it behind; elsewhere it is
+    removed when its creator ends or drops it. A pickled copy opens it through its creator's handle,
+    or by its name. One loaded before then keeps the arrays; loading it later raises
+    FileNotFoundError.
     """
 
     def __init__(self, sizes: Sizes):
@@ -229,14 +233,18 @@ class MappedArrays:
             self._begins[name] = num_bytes
             num_bytes += -(-dtype.itemsize * length // 64) * 64
         with explained_os_errors("write", tempfile.gettempdir()):
-            file, self._path = tempfile.mkstemp(prefix="probeline-rows-")
-            weakref.finalize(self, _remove, self._path, os.getpid())
+            file, self._path = _without_name() or tempfile.mkstemp(prefix=_PREFIX)
+            if not self._path.startswith("/proc/"):
+                weakref.finalize(self, _remove, self._path, os.getpid())
+            self._identity = os.fstat(file)[1:3]  # inode and device
             self._keep_open(file)
             os.truncate(file, max(1, num_bytes))
 
     def _keep_open(self, file: int) -> None:
         self._file = file
         weakref.finalize(self, os.close, file)
+        if os.fstat(file)[1:3] != self._identity:  # the handle is another file's by now
+            raise FileNotFoundError(errno.ENOENT, "the process that made it has dropped it")
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_file"}
@@ -248,7 +256,7 @@ class MappedArrays:
     def write(self, name: str, begin: int, values: np.ndarray) -> None:
         """Writes values to an array from index `begin` on."""
         dtype, _ = self._sizes[name]
-        with explained_os_errors("write", self._path), open(self._path, "r+b") as file:
+        with explained_os_errors("write", tempfile.gettempdir()), open(self._path, "r+b") as file:
             file.seek(self._begins[name] + begin * dtype.itemsize)
             file.write(np.ascontiguousarray(values, dtype).data)
 
@@ -262,6 +270,19 @@ class MappedArrays:
             else np.zeros(0, dtype)
             for name, (dtype, length) in self._sizes.items()
         }
+
+
+def _without_name() -> tuple[int, str] | None:
+    """Returns a new file without a name, and the path that opens it again; None if none does."""
+    file, name = tempfile.mkstemp(prefix=_PREFIX)
+    os.unlink(name)
+    path = f"/proc/{os.getpid()}/fd/{file}"
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError:  # not on macOS, nor on NFS
+        os.close(file)
+        return None
+    return file, path
 
 
 def _remove(path: str, process: int) -> None:

@@ -223,10 +223,8 @@ def test_a_cluster_loses_a_worker_and_a_task_manager_and_a_launcher(
         done = subprocess.run([*flags, f"--output={tmp_path / 'out'}"], stderr=subprocess.PIPE)
         log = (tmp_path / "log").read_text()
         assert done.returncode == 0, done.stderr.decode()[-1000:] + log[-3000:]
-        assert {path.name for path in tmp_path.glob("killed-*")} == {
-            "killed-getpid",
-            "killed-getppid",
-        }
+        killed = {path.name for path in tmp_path.glob("killed-*")}
+        assert killed == {"killed-getpid", "killed-getppid"}
         assert whole(tmp_path / "out") == expected
         stopped = [*flags, f"--output={tmp_path / 'stopped'}"]
         launcher = subprocess.Popen(stopped, stderr=subprocess.PIPE, text=True)
