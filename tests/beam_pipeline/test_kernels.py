@@ -17,7 +17,7 @@ def run_script(folder: Path, script: str, *arguments: str) -> str:
     """Runs a script in a process of its own whose compiled kernels are kept in `folder`/cache."""
     paths = os.pathsep.join([str(folder), str(ROOT)])
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        [sys.executable, "-B", "-c", textwrap.dedent(script), *arguments],
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": paths},
         capture_output=True,
         text=True,

@@ -308,8 +308,7 @@ class _FailingFile(io.FileIO):
 def fail_reads(patch: pytest.MonkeyPatch, number: int, num_left: list[int]) -> None:
     """Lets local files fail with an error number once `num_left[0]` reads are done."""
 
-    def opened(path: str, mode: str) -> io.BufferedReader:
-        failure = OSError(number, os.strerror(number))
-        return io.BufferedReader(_FailingFile(path, num_left, failure))
+    def opened(path: str, mode: str) -> io.FileIO:
+        return _FailingFile(path, num_left, OSError(number, os.strerror(number)))
 
-    patch.setattr("beam_pipeline.storage.files.open", opened, raising=False)
+    patch.setattr("beam_pipeline.storage.files._NamedFile", opened)
