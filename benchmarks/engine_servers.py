@@ -116,7 +116,7 @@ def prism_flags() -> tuple[str, str]:
 
 
 def free_port() -> int:
-    """Returns a port that no process gets by asking for any port, as engines do by the dozen."""
+    """Returns a free port below those that Linux and macOS give to who asks for any."""
     while True:
         port = random.SystemRandom().randrange(15000, 32000)
         with contextlib.suppress(OSError), socket.socket() as free:

@@ -167,7 +167,7 @@ def markdown(day: Sequence[Results]) -> str:
     """Returns one table of a day's results of the usual number of probes, with notes."""
     usual = [results for results in day if results.options["num_probes"] == NUM_PROBES]
     day = usual or day
-    lines = medians([run for results in day for run in results.runs])
+    lines = [line for results in day for line in medians(results.runs)]
     lines.sort(key=lambda line: (_size(line), line.figures.get("cpu_s", 1e99)))
     of_duckdb = {
         _size(line): rate(line)

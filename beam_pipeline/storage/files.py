@@ -136,7 +136,9 @@ def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> Bin
     """
     if is_local(path):
         with machine_errors():
-            return io.BufferedReader(_NamedFile(path, "rb"))
+            file = _NamedFile(path, "rb")
+            block_bytes = os.fstat(file.fileno()).st_blksize  # megabytes on Lustre
+            return io.BufferedReader(file, max(block_bytes, io.DEFAULT_BUFFER_SIZE))
     if is_gcs(path):
         return gcs.open_object(path, fetch_bytes, version)
     return cast(BinaryIO, _beam().open(path, compression_type="uncompressed"))

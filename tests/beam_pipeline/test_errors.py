@@ -74,6 +74,7 @@ def test_an_error_of_the_storage_in_a_worker_is_one_line() -> None:
         "cannot use /a b: Stale file handle; check the path and the storage behind it"
     )
     assert unexpected(RuntimeError(f"{kind}: [Errno 116] x")).startswith("unexpected RuntimeError")
+    assert unexpected(RuntimeError("in\nBeamIOError: no")).startswith("the storage refuses (Beam")
 
 
 def test_arrows_words_for_a_lost_file_are_one_line(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ class MappedArrays:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._keep_open(os.open(self._path, os.O_RDONLY))
+        self._keep_open(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK))  # it may be a pipe by now
 
     def write(self, name: str, begin: int, values: np.ndarray) -> None:
         """Writes values to an array from index `begin` on."""

@@ -49,9 +49,6 @@ def lookup(keys: pa.ChunkedArray, table: pa.Table, key: str, column: str) -> np.
     return table[column].take(position).to_numpy()
 
 
-# ---- addresses ----
-
-
 def test_addresses_are_valid_public_canonical_and_unique(
     probes: pa.Table, anchors: pa.Table
 ) -> None:
@@ -85,10 +82,11 @@ def test_a_prefix_belongs_to_one_city(probes: pa.Table, anchors: pa.Table) -> No
     assert len(city_of) > 1.5 * len(set(city_of.values()))  # several prefixes a city
 
 
-# ---- who pings what, and when ----
-
-
-# ---- round trips ----
+def test_activity_follows_zipf(rows: pa.Table, probes: pa.Table) -> None:
+    counts = np.sort(pc.value_counts(rows["src_addr"]).field("counts").to_numpy())[::-1]
+    weights = np.sort(probes["weight"].to_numpy())[::-1]
+    assert len(counts) == NUM_PROBES and counts[-1] >= 5 and weights[0] > 20 * np.median(weights)
+    assert counts[:20] / NUM_MEASUREMENTS == pytest.approx(weights[:20], rel=0.35)
 
 
 def test_round_trip_is_never_faster_than_light_in_fibre(

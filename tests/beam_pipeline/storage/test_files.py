@@ -20,6 +20,7 @@ from beam_pipeline.storage.files import (
     checksum_text,
     crc32c,
     file_infos,
+    open_file,
     read_file,
     remove_folder,
     write_file,
@@ -42,9 +43,6 @@ def info_of(data: bytes) -> FileInfo:
     return FileInfo(len(data), checksum_text(crc32c(data)))
 
 
-# --- local --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", ["nothing", "no/folder/file", "file/below"])
 def test_missing_local_file(tmp_path, path):
     (tmp_path / "file").write_bytes(b"x")
@@ -52,7 +50,11 @@ def test_missing_local_file(tmp_path, path):
     assert file_infos([f"{tmp_path}/{path}"]) == {f"{tmp_path}/{path}": None}
 
 
-# --- on gs:// -----------------------------------------------------------------------------------
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_failed_read_names_the_file() -> None:
+    for read in (lambda file: file.read(), lambda file: file.read(9)):
+        with open_file("/proc/self/mem") as file, pytest.raises(OSError, match="/proc/self/mem"):
+            read(file)
 
 
 def test_read_object(gcs: Gcs, tmp_path):
@@ -112,9 +114,6 @@ def test_missing_bucket(gcs: Gcs):
     assert refusal_of(lambda: file_infos([PATH])) == wanted
 
 
-# --- ArrayRecord's own reader -------------------------------------------------------------------
-
-
 def test_array_record_reads_from_gs_once_prepared(gcs: Gcs, tmp_path, monkeypatch):
     records = [b"%d" % n * 1000 for n in range(50)]
     write_records(tmp_path / "shard", records)
@@ -126,9 +125,6 @@ def test_array_record_reads_from_gs_once_prepared(gcs: Gcs, tmp_path, monkeypatc
     assert reader.ok() and reader.num_records() == 50
     assert reader.read([7, 49]) == [records[7], records[49]]
     assert reader.read_all() == records
-
-
-# --- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,9 +218,6 @@ def test_refused_request(answer, monkeypatch, status, cure):
     message = refusal_of(lambda: read_file(PATH))
     assert message.startswith(f"cannot read {PATH}: ") and str(status) in message
     assert message.endswith(cure)
-
-
-# --- removing folders -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("at", ["", "inside", "inside/deep"])

@@ -91,6 +91,7 @@ def test_tokens_or_steps(tmp_path: Path):
         (["huge", FILES], ["config 'huge' does not exist", "680m, 95m", "tiny"]),
         (["tiny", "dataset_type=hf"], ["dataset_type=hf", "dataset_type=network"]),
         (["tiny", "network_mode_weights=[1,"], ["cannot be read"]),
+        (["tiny", "network_repeat_share={a: 1}"], ["cannot be read"]),
         (["tiny", "grain_file_type=parquet"], ["grain_file_type=parquet has no effect"]),
     ],
 )
