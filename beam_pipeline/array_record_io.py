@@ -33,15 +33,14 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.value_provider import ValueProvider
 from apache_beam.transforms.display import DisplayDataItem
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from array_record.python.array_record_module import ArrayRecordReader
 
-from beam_pipeline.dataset.rows import READER_OPTIONS
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.shards.staging import Record, StagedRecords, StagedShards, StageRecords
 from beam_pipeline.shards.writing import RecordWriter, ShardInfo, ShardTarget, WriteShards
+from beam_pipeline.storage import array_record
 from beam_pipeline.storage.files import is_gcs, is_local, local_copy, remove_folder
-from beam_pipeline.storage.gcs import prepare_native_reader
 from beam_pipeline.storage.matching import FileVersion, match
 
 DEFAULT_OPTIONS = "group_size:1,zstd:1"
@@ -136,7 +135,7 @@ class WriteToArrayRecord(beam.PTransform):
             prefix,
             known_text("file_name_suffix", file_name_suffix),
             template,
-            open_writer or partial(ArrayRecordWriter, options=options),
+            open_writer or partial(array_record.open_writer, options=options),
             FileSystems.join(parent, f".temp-arrayrecord-{uuid.uuid4().hex}"),
         )
         self._ordered = ordered
@@ -395,10 +394,8 @@ def _is_read_in_place(path: str) -> bool:
 @contextlib.contextmanager
 def _open_reader(path: str) -> Generator[ArrayRecordReader]:
     """Yields a reader for a file on any Beam filesystem; ProbelineError if it is damaged."""
-    if is_gcs(path):
-        prepare_native_reader(path)
     with contextlib.nullcontext(path) if _is_read_in_place(path) else local_copy(path) as readable:
-        reader = ArrayRecordReader(readable, options=READER_OPTIONS)
+        reader = array_record.open_reader(readable)
         try:
             # A damaged file opens without records; only close() reports the reason.
             if reader.ok():

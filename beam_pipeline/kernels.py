@@ -7,8 +7,8 @@ numba's own cache fails in three ways, with wrong results or a crash:
   - The names of compiled functions and structured dtypes contain a number that every process counts
     from 1. Functions of two processes can share a name, and the linker then uses the first for
     both. Here every process counts from a random number.
-  - Two processes that compile at once may write to one file. Here each kernel and signature has its
-    own file.
+  - Two processes that compile at once may write to one file, and a damaged file ends every run.
+    Here each kernel and signature has its own file, with a checksum.
 
 What is compiled is kept in the user's cache folder, by the content of its source file, so that an
 uninstalled package leaves nothing beside it and installations of one version share it;
@@ -21,24 +21,26 @@ import hashlib
 import itertools
 import mmap
 import os
+import pickle
 import sys
 import time
 import types
+import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 from numba import config, njit
 from numba import types as numba_types
-from numba.core import caching
+from numba.core import caching, serialize
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.extending import _Intrinsic
 
-_has_warned = False
 # C calls no kernel, and Python no subkernel: wrappers take a third of the time to compile.
 _KERNEL: Any = {"nogil": True, "no_cfunc_wrapper": True}
 _SUBKERNEL: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -50,15 +52,17 @@ def kernel(function: Callable[..., Any]) -> Any:
     with contextlib.suppress(RuntimeError):  # neither this folder nor the user's is writable
         dispatcher._cache = _Cache(function)
         return dispatcher
-    global _has_warned
-    if not _has_warned:
-        _has_warned = True
-        print(
-            "warning: compiled functions cannot be kept, and take a minute per run: set "
-            "NUMBA_CACHE_DIR to a folder that can be written",
-            file=sys.stderr,
-        )
+    _warn_once()
     return dispatcher
+
+
+@cache
+def _warn_once() -> None:
+    print(
+        "warning: compiled functions cannot be kept, and take a minute per run: set "
+        "NUMBA_CACHE_DIR to a folder that can be written",
+        file=sys.stderr,
+    )
 
 
 def subkernel(function: Callable[..., Any]) -> Any:
@@ -143,6 +147,7 @@ class _CacheImpl(caching.CompileResultCacheImpl):
     _locator_classes = (_Locator, *caching.CompileResultCacheImpl._locator_classes)
 
 
+_CHECKSUM_BYTES = 8
 _ANNOUNCEMENT = "Compiling kernels, once for this version: 10 to 25 CPU-seconds …"
 _SHOWN_EVERY = 10
 
@@ -176,11 +181,47 @@ class Compilation:
 compilation = Compilation()
 
 
+class _Files:
+    """The files of a kernel, one for each signature: a checksum, then what numba pickles."""
+
+    def __init__(self, base: str):
+        self._base = base
+
+    def _path(self, key: tuple[Any, ...]) -> str:
+        return f"{self._base}.{_checksum(repr(key).encode()).hex()}.kernel"
+
+    def load(self, key: tuple[Any, ...]) -> Any:
+        """Returns what was saved; None if it is not there or damaged, as after a power cut."""
+        with contextlib.suppress(OSError), open(self._path(key), "rb") as file:
+            checksum, data = file.read(_CHECKSUM_BYTES), file.read()
+            return pickle.loads(data) if checksum == _checksum(data) else None
+
+    def save(self, key: tuple[Any, ...], value: Any) -> None:
+        data = serialize.dumps(value)
+        temporary = f"{self._base}.{uuid.uuid4().hex}.tmp"
+        try:
+            Path(temporary).write_bytes(_checksum(data) + data)
+            os.replace(temporary, self._path(key))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
+
+
 class _Cache(FunctionCache):
     _impl_class = _CacheImpl
 
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__(function)
+        self._cache_file = _Files(f"{self.cache_path}/{self._impl.filename_base}")
+
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(sig, codegen), digest_of(self._py_func))
+        key = super()._index_key(sig, codegen)
+        return (*key, digest_of(self._py_func), numba.__version__)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         found = super().load_overload(sig, target_context)
@@ -189,10 +230,10 @@ class _Cache(FunctionCache):
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        key = repr(self._index_key(sig, data.codegen)).encode()
-        name = hashlib.blake2b(key, digest_size=8).hexdigest()
-        self._cache_file._data_name_pattern = f"{self._impl.filename_base}.{name}.{{number:d}}.nbc"
-        super().save_overload(sig, data)
+        try:
+            super().save_overload(sig, data)
+        except OSError:  # a full disk, or another user
+            _warn_once()
 
 
 def digest_of(function: Callable[..., Any]) -> str:

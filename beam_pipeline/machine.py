@@ -12,6 +12,8 @@ import time
 import unicodedata
 from pathlib import Path
 
+from beam_pipeline.errors import ProbelineError
+
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),  # version 2
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # version 1
@@ -89,6 +91,29 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def require_threads(count: int) -> None:
+    """Raises ProbelineError if this process may not start as many more threads, for a moment.
+
+    A library whose threads cannot start ends the process, or waits forever.
+    """
+    tried = threading.Event()
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=tried.wait)
+            thread.start()
+            threads.append(thread)
+    except RuntimeError as error:
+        raise ProbelineError(
+            f"this process can start {len(threads)} of {count} threads that it needs: raise its "
+            "limit on threads (ulimit -u, a container's limit on pids) or addresses (ulimit -v)"
+        ) from error
+    finally:
+        tried.set()
+        for thread in threads:
+            thread.join()
 
 
 # --- the heap, with glibc -----------------------------------------------------------------------

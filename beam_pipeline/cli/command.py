@@ -19,6 +19,9 @@ from beam_pipeline.errors import (
     one_line,
     printable,
 )
+from beam_pipeline.machine import require_threads
+
+_NUM_THREADS = 32  # Arrow, numba and Beam start about as many
 
 
 def run_command(
@@ -39,6 +42,7 @@ def run_command(
     """
     try:
         _check_current_folder()
+        require_threads(_NUM_THREADS)
         return run(sys.argv[1:] if argv is None else argv) or 0
     except KeyboardInterrupt:
         print(stopped, file=sys.stderr)

@@ -24,10 +24,6 @@ import apache_beam as beam
 import orjson
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList
-from array_record.python.array_record_module import (  # pyright: ignore[reportMissingTypeStubs]
-    ArrayRecordReader,
-    ArrayRecordWriter,
-)
 
 from beam_pipeline.convert.options import (
     DEAD_LETTERS,
@@ -39,7 +35,6 @@ from beam_pipeline.convert.options import (
 from beam_pipeline.convert.records import checker, read_batches
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.dataset.manifest import success_stamp
-from beam_pipeline.dataset.rows import READER_OPTIONS
 from beam_pipeline.documents import files as documents
 from beam_pipeline.documents.files import Format, InputFile, WorkUnit, cut_into_work_units
 from beam_pipeline.errors import ProbelineError
@@ -61,6 +56,7 @@ from beam_pipeline.shards.writing import ShardInfo, shard_path, write_records
 from beam_pipeline.sources.inputs import match_files
 from beam_pipeline.sources.reading import UnreadableInputError
 from beam_pipeline.storage import files
+from beam_pipeline.storage.array_record import open_reader, open_writer
 from beam_pipeline.storage.lines import BYTE_ORDER_MARK
 from beam_pipeline.storage.many_files import Move
 
@@ -269,11 +265,11 @@ def convert_shard(plan: ShardPlan, run: JobRun, writer_options: str) -> Converte
         logged("Write shard", shard=plan.shard),
         files.local_file(temporary_path) as local_path,
     ):
-        open_writer = partial(ArrayRecordWriter, options=writer_options)
+        open_file = partial(open_writer, options=writer_options)
         batches = (batch for part in plan.parts for batch in read_part(part, reader))
-        write_records(temporary_path, local_path, open_writer, batches)
+        write_records(temporary_path, local_path, open_file, batches)
         digests = files.file_digests(local_path)
-        written = ArrayRecordReader(local_path, options=READER_OPTIONS)
+        written = open_reader(local_path)
         num_records = written.num_records()
         written.close()
     info = ShardInfo(final_path, plan.shard, plan.num_shards, num_records, *digests)

@@ -27,7 +27,6 @@ from typing import Any, Protocol, SupportsIndex, overload
 import msgspec
 import numpy as np
 import pyarrow as pa
-from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset.decoded_rows import DecodedRows, decode, in_batches
 from beam_pipeline.dataset.layout import OutputFormat
@@ -52,10 +51,10 @@ from beam_pipeline.dataset.tfrecord import (
 )
 from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line, program
 from beam_pipeline.storage import gcs
+from beam_pipeline.storage.array_record import open_reader
 from beam_pipeline.storage.files import exists, file_infos, is_local, open_ranges, read_file
-from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
+from beam_pipeline.storage.gcs import FileInfo
 
-READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)
 # A failed system call in ArrayRecord's reader, such as "open() failed: Too many open files; …".
 _FAILED_CALL = re.compile(r"\w+\(\) failed: (?P<reason>[^;]*)")
@@ -486,8 +485,7 @@ class _ArrayRecordShard:
 
     @cached_property
     def _reader(self) -> Any:
-        prepare_native_reader(self._path)
-        reader = ArrayRecordReader(self._path, options=READER_OPTIONS)
+        reader = open_reader(self._path)
         if not reader.ok():
             reader.close()  # raises the reason
             raise ValueError("the shard cannot be opened")
@@ -550,9 +548,8 @@ def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | Damag
         reader.close()
 
 
-def _open_shard(path: str) -> ArrayRecordReader:
-    prepare_native_reader(path)
-    reader = ArrayRecordReader(path, READER_OPTIONS)
+def _open_shard(path: str) -> Any:
+    reader = open_reader(path)
     # A damaged file opens without an error and has 0 records; closing it raises the reason.
     if not reader.ok():
         reason = ""

@@ -15,7 +15,6 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.pvalue import AsList
-from array_record.python.array_record_module import ArrayRecordWriter
 
 from beam_pipeline.dataset.layout import DatasetOptions, count_shards
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
@@ -29,6 +28,7 @@ from beam_pipeline.shards.writing import RecordIndex, ShardTarget, WriteShards
 from beam_pipeline.sources import inputs
 from beam_pipeline.sources.inputs import MeasurementFile, MeasurementUnit, plan_units
 from beam_pipeline.sources.options import ReadOptions
+from beam_pipeline.storage.array_record import open_writer
 from beam_pipeline.storage.matching import FileVersion
 
 # Inspected files, or matched ones that workers inspect.
@@ -117,7 +117,7 @@ def _target(split: str, job: Job) -> ShardTarget:
         shard_name_template="_SSSSS-of-NNNNN",
         open_writer=TFRecordWriter
         if options.output_format == "tfrecord"
-        else partial(ArrayRecordWriter, options=options.array_record_options),
+        else partial(open_writer, options=options.array_record_options),
         temp_folder=job.workspace.below(split),
         index=RecordIndex(FileSystems.join(folder, INDEX_NAME), LINE_SCHEMA),
         guard=job.run.check,

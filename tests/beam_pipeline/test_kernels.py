@@ -1,5 +1,6 @@
 """What is compiled in one process must be right in the next, whatever has changed in between."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -65,14 +66,17 @@ def test_kernels_are_kept_in_the_users_cache_and_announced(tmp_path: Path) -> No
     script = "import kernel_module; print(kernel_module.add(1))"
     command = [sys.executable, "-c", script]
     shown = []
-    for _ in range(2):
+    for size in (None, 0, 100, None):
+        for kept in tmp_path.glob("cache/probeline/kernels/*/*"):
+            kept.write_bytes(kept.read_bytes()[:size])
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout == "2\n"
         shown.append(done.stderr)
-    assert shown[0].startswith("Compiling kernels, once for this version: ") and not shown[1]
+    assert shown[0].startswith("Compiling kernels, once for this version: ")
+    assert shown[1:] == [shown[0], shown[0], ""]
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "kernel_module.py"}
-    (index,) = tmp_path.glob("cache/probeline/kernels/*/*.nbi")
-    assert index.name.startswith("kernel_module.add-")
+    (kept,) = tmp_path.glob("cache/probeline/kernels/*/*")
+    assert kept.name.startswith("kernel_module.add-")
     (tmp_path / "file").touch()  # no folder can be made there: it is kept elsewhere, or nowhere
     environment["XDG_CACHE_HOME"] = str(tmp_path / "file")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -85,6 +89,12 @@ def test_nowhere_to_keep_what_is_compiled(
     def locate(function: object) -> None:
         raise RuntimeError("no locator available")
 
+    def save(files: object, key: object, value: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    kernels._warn_once.cache_clear()
+    monkeypatch.setattr(kernels._Files, "save", save)
+    assert kernel(lambda: 3)() == 3
     monkeypatch.setattr(kernels, "_Cache", locate)
     assert (kernel(lambda: 1)(), kernel(lambda: 2)()) == (1, 2)
     assert capsys.readouterr().err.count("set NUMBA_CACHE_DIR") == 1
