@@ -110,6 +110,8 @@ _OS_ERROR = re.compile(
     r"(?:(?::| file) '(.*?)'(?: -> '.*'|\. Detail: .*?)?)?(?: \[while running .*)?$",  # or Arrow's
     re.MULTILINE,
 )
+# Such as: Failed writing: "/x": Failed to write 9 bytes: … left on device [os_error_code='28']
+_TENSORSTORE_ERROR = re.compile(r"\"(?P<path>[^\"]+)\": .*\[os_error_code='(?P<number>\d+)'\]")
 _MEMORY_ERROR = re.compile(
     r"(?:^|: )[\w.]*MemoryError\b|failed to map segment from shared object", re.MULTILINE
 )
@@ -124,6 +126,8 @@ def machine_error(error: BaseException, limits_only: bool = True) -> ProbelineEr
     text, number, path = f"{type(error).__name__}: {error}", 0, ""
     if matches := _OS_ERROR.findall(text):
         number, path = int(matches[-1][0]), matches[-1][1]
+    elif match := _TENSORSTORE_ERROR.search(text):
+        number, path = int(match["number"]), match["path"]
     if isinstance(error, OSError):
         number, path = error.errno or 0, str(error.filename or path)
     if _MEMORY_ERROR.search(text):

@@ -30,6 +30,12 @@ _LONG = ("test_hot_probe", "test_hit_memory", "test_shuffle", "test_benches", "t
 _LONG += ("test_removal_memory",)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder for the tests of a module."""
+    return tmp_path_factory.mktemp("module")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-budget", type=float, help="most CPU-seconds that the tests may take")
 

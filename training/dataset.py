@@ -336,9 +336,10 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         except RuntimeError as error:
             if (ended := _ENDED_WORKER.search(str(error))) is None:
                 raise
+            why = ", most likely because memory ran out" if ended[1] == "-9" else ""
             raise ProbelineError(
-                f"a data worker ended with exit code {ended[1]}, most likely because memory ran "
-                "out: give fewer workers, or prepare batches without them"
+                f"a data worker ended with exit code {ended[1]}{why}: give fewer workers, or "
+                "prepare batches without them"
             ) from error
         if self._config.host_count == 1 and all(part["is_empty"] for part in parts):
             raise StopIteration

@@ -18,19 +18,42 @@ from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser
-from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.errors import ProbelineError, machine_error, one_line
 
 if TYPE_CHECKING:
     from training.maxtext.feed import Fed
     from training.maxtext.iterators import Connection
     from training.maxtext.run_config import Arguments
 
+_STOPPED = "stopped; the same command continues from the last checkpoint"
 _SIGTERM_CODE = 143  # the exit code that shells give a process ended by SIGTERM
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 0, 1 (failed), 2 (invalid arguments) or 143 (SIGTERM)."""
-    return run_command(argv, _run, "stopped; the same command continues from the last checkpoint")
+    """Runs the command; returns 0, 1 (failed), 2 (invalid arguments) or 143 (SIGTERM).
+
+    A host that fails beside others ends this process at once. At its end JAX waits for the others,
+    for minutes, and these wait for it in the next step.
+    """
+    code = 1
+    try:
+        code = run_command(argv, _run, _STOPPED)
+        return code
+    except Exception:
+        if _num_hosts() > 1:
+            traceback.print_exc()
+        raise
+    finally:
+        if code not in (0, _SIGTERM_CODE) and _num_hosts() > 1:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def _num_hosts() -> int:
+    """Returns how many processes train; 1 before JAX is initialised."""
+    jax = sys.modules.get("jax")
+    return jax.process_count() if jax and jax.distributed.is_initialized() else 1
 
 
 def make_parser() -> OneLineParser:
@@ -157,7 +180,9 @@ def _train_stage(argv: list[str], connection: "Connection") -> None:
     try:
         _run_maxtext(argv)
     finally:
-        connection.finish_checkpoints()
+        # Other hosts may have ended, too: their parts of a checkpoint will not come.
+        if sys.exception() is None or _num_hosts() == 1:
+            connection.finish_checkpoints()
         for feed in connection.feeds:
             feed.close_report()
 
@@ -178,6 +203,13 @@ def _run_maxtext(argv: list[str]) -> None:
         # Orbax and Grain wrap our iterator's errors.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ProbelineError):
+            if known := machine_error(cause):
+                raise known from error
+            if "Gloo" in str(cause) and _num_hosts() > 1:
+                raise ProbelineError(
+                    "another host has ended, and says why; the same command on all hosts continues "
+                    f"from the last checkpoint ({one_line(cause)[:200]})"
+                ) from error
             if "RESOURCE_EXHAUSTED" in str(cause):
                 raise ProbelineError(
                     f"the devices have too little memory: reduce per_device_batch_size or "

@@ -45,13 +45,7 @@ from beam_pipeline.jobs.monitoring import count_dead_letters, counter, logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.letters import LetterBox, LetterPart, dead_letter_names
-from beam_pipeline.shards.staging import (
-    BlockWriter,
-    ShardPlan,
-    StagedBlock,
-    plan_shards,
-    read_part,
-)
+from beam_pipeline.shards.staging import BlockWriter, ShardPlan, StagedBlock, plan_shards, read_part
 from beam_pipeline.shards.writing import ShardInfo, shard_path, write_records
 from beam_pipeline.sources.inputs import match_files
 from beam_pipeline.sources.reading import UnreadableInputError

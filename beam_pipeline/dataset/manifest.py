@@ -22,13 +22,7 @@ from msgspec import Meta
 
 from beam_pipeline.dataset.layout import Duplicates, Encoding, OutputFormat, RecordEncoding
 from beam_pipeline.errors import ProbelineError, program
-from beam_pipeline.storage.files import (
-    checksum_text,
-    crc32c,
-    is_local,
-    read_file,
-    write_durably,
-)
+from beam_pipeline.storage.files import checksum_text, crc32c, is_local, read_file, write_durably
 
 FORMAT_VERSION = 2
 READABLE_VERSIONS = (1, 2)

@@ -12,12 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter, excerpt
-from beam_pipeline.documents.batch import (
-    DocumentBatch,
-    array_buffers,
-    decode,
-    text_buffers,
-)
+from beam_pipeline.documents.batch import DocumentBatch, array_buffers, decode, text_buffers
 from beam_pipeline.documents.fields import (
     Fields,
     Path,

@@ -21,13 +21,7 @@ import pyarrow.compute as pc
 
 from beam_pipeline import __version__
 from beam_pipeline.dataset.dead_letters import DeadLetter, count_by_reason, explain_letters
-from beam_pipeline.documents.batch import (
-    DocumentBatch,
-    array_buffers,
-    decode,
-    encode,
-    text_buffers,
-)
+from beam_pipeline.documents.batch import DocumentBatch, array_buffers, decode, encode, text_buffers
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import InputFile, cut_into_work_units
 from beam_pipeline.documents.reading import fields_of, read_texts

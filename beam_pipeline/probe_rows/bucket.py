@@ -25,11 +25,7 @@ from beam_pipeline.probe_rows.chunks import (
 )
 from beam_pipeline.probe_rows.external_sort import Span, UnreadRun, as_array
 from beam_pipeline.probe_rows.pregroup import rank
-from beam_pipeline.shards.claim_checks import (
-    ClaimReader,
-    ClaimWriter,
-    PayloadReader,
-)
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, PayloadReader
 
 BUCKET_ROWS = 500_000  # of the first _EVEN_BUCKETS
 _EVEN_BUCKETS = 200

@@ -4,12 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from beam_pipeline.dataset.layout import DatasetOptions
-from beam_pipeline.dataset.manifest import (
-    NEXT_FOLDER,
-    Generation,
-    Manifest,
-    committed_manifest,
-)
+from beam_pipeline.dataset.manifest import NEXT_FOLDER, Generation, Manifest, committed_manifest
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.sources.options import ReadOptions

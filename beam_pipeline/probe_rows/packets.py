@@ -28,12 +28,7 @@ from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.kernels import kernel
 from beam_pipeline.probe_rows.job import Workspace
-from beam_pipeline.shards.claim_checks import (
-    ClaimReader,
-    ClaimWriter,
-    Payload,
-    StoredPayload,
-)
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, StoredPayload
 from beam_pipeline.shards.staging import bounds_within
 from beam_pipeline.storage.files import crc32c
 

@@ -21,8 +21,8 @@ if __name__ == "__main__":
             for name in sorted(batch):
                 digest.update(batch[name].tobytes())
         print(digest.hexdigest())
-    except ProbelineError as error:
+    except (ProbelineError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -83,8 +83,7 @@ PAGES = [
 
 
 @pytest.fixture(scope="module")
-def presumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("presumed")
+def presumed(folder: Path) -> Path:
     make_presumed(folder)
     return folder
 

@@ -122,9 +122,8 @@ def test_unknown_make_target() -> None:
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(folder: Path) -> Path:
     """A dataset with dead letters."""
-    folder = tmp_path_factory.mktemp("format")
     table = measurements_table(300, seed=1)
     bad = table.slice(0, 2).set_column(1, "src_addr", pa.array(["nowhere"] * 2))
     pq.write_table(pa.concat_tables([table, bad.cast(table.schema)]), folder / "in.parquet")

@@ -47,8 +47,7 @@ def build(root: Path, site: Path) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+def site(folder: Path) -> Path:
     result = build(ROOT, folder)
     assert result.returncode == 0, result.stderr
     assert "WARNING" not in result.stderr

@@ -18,11 +18,7 @@ from google.protobuf import json_format
 
 from beam_pipeline.main import main
 from tests.support.clean_environment import clean
-from tests.support.dataflow_api import (
-    PROJECT,
-    REGION,
-    DataflowApi,
-)
+from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
 from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table
 from tests.support.repository import ROOT

@@ -51,12 +51,8 @@ open(log, "w").write(str(count))
 sys.exit(code)
 """
 
-_AT_CALL = """
-import os, signal, sys
-import beam_pipeline.probe_rows.bucket as bucket
-import beam_pipeline.{module} as module
-bucket.BUCKET_ROWS = {bucket_rows}
-owner, name, after = {owner}, {name!r}, {after}
+# Statements: the process kills itself when `name` of `owner` is called for the n-th time (`after`).
+KILLING = """
 original, calls = getattr(owner, name), []
 def killing(*args, **kwargs):
     calls.append(0)
@@ -64,6 +60,14 @@ def killing(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*args, **kwargs)
 setattr(owner, name, killing)
+"""
+_AT_CALL = """
+import os, signal, sys
+import beam_pipeline.probe_rows.bucket as bucket
+import beam_pipeline.{module} as module
+bucket.BUCKET_ROWS = {bucket_rows}
+owner, name, after = {owner}, {name!r}, {after}
+{killing}
 from beam_pipeline.main import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -86,7 +90,7 @@ def kill_script(module: str, owner: str, name: str, after: int) -> str:
     Its probes are in many buckets, so that a kill comes between two of them.
     """
     return _AT_CALL.format(
-        module=module, owner=owner, name=name, after=after, bucket_rows=BUCKET_ROWS
+        module=module, owner=owner, name=name, after=after, bucket_rows=BUCKET_ROWS, killing=KILLING
     )
 
 

@@ -100,12 +100,14 @@ class TrainingRun:
             for process, output in zip(processes, outputs, strict=True)
         ]
 
-    def stop_at(self, step: int, number: signal.Signals, hosts: int = 1) -> list[Ended]:
-        """Runs until a step has been fed, then sends a signal to all hosts."""
+    def stop_at(
+        self, step: int, number: signal.Signals, hosts: int = 1, first: int = 0
+    ) -> list[Ended]:
+        """Runs until a step has been fed, then sends a signal to all hosts from `first` on."""
         processes = self.start(hosts=hosts, pace_s=0.2)
         are_alive = lambda: all(process.poll() is None for process in processes)  # noqa: E731
         assert wait_until(lambda: step in self.fed(), are_alive), self.wait(processes)
-        for process in processes:
+        for process in processes[first:]:
             process.send_signal(number)
         return self.wait(processes)
 

@@ -45,11 +45,7 @@ from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S, wait_until
 from training import assert_resumes_exactly
 from training.batches.states import reshard_states
-from training.dataset import (
-    BatchIterator,
-    DataConfig,
-    build_dataset,
-)
+from training.dataset import BatchIterator, DataConfig, build_dataset
 from training.rows.row_table import find_shards
 
 # Every variant with both encodings in turn with each feed; all of them in the slow suite.

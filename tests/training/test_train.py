@@ -216,6 +216,17 @@ def test_pods_of_any_size_go_on_with_each_other(
     assert_same(run, whole, rtol=2e-5, num_stops=2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_no_host_waits_for_one_that_ended(
+    tmp_path: Path, thousand_rows: Path, number: signal.Signals, code: int
+):
+    run = TrainingRun(tmp_path / "run", thousand_rows)
+    ends = run.stop_at(4, number, hosts=2, first=1)
+    assert [end.code for end in ends] == [1, code], ends
+    assert "\nerror: another host has ended" in ends[0].output and "Traceback" not in str(ends)
+
+
 STAGES = "network_curriculum=64x5"
 
 

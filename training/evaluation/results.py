@@ -12,12 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from training.evaluation.baselines import (
-    Baselines,
-    MoreBaselines,
-    look_back,
-    predict_baselines,
-)
+from training.evaluation.baselines import Baselines, MoreBaselines, look_back, predict_baselines
 from training.evaluation.examples import Split, draw_examples, take_batches
 from training.evaluation.losses import Losses, count_unigrams, summarise_losses
 from training.evaluation.predictions import Advance, Predictor, causal_pass, second_bytes_after

@@ -16,13 +16,7 @@ import numpy as np
 from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, Lines, RowReader
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import is_local
-from training.raw_shards.blocks import (
-    blocks_of,
-    copy_records,
-    is_intact,
-    record_in,
-    record_offsets,
-)
+from training.raw_shards.blocks import blocks_of, copy_records, is_intact, record_in, record_offsets
 
 # On gs://, records fetched together begin in one stretch of the shard and have small gaps.
 _STRETCH_BYTES, _MAX_GAP_BYTES = 8 << 20, 1 << 18

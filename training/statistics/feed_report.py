@@ -28,12 +28,7 @@ from training.statistics.collector import (
     mode_counts,
 )
 from training.tokens.draws import MODE_NAMES
-from training.tokens.kinds import (
-    FIELD_NAMES,
-    MIN_MEASUREMENTS_FOR_MODE,
-    measurement_text,
-    parse,
-)
+from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE, measurement_text, parse
 
 _MAX_DECODED = 32  # examples per batch, unless all are decoded
 _MAX_CONTEXTS = 6  # written as text

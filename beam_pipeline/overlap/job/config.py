@@ -26,12 +26,7 @@ from beam_pipeline.overlap.evaluation_sources import evaluation_sources, name_wi
 from beam_pipeline.overlap.ngrams.tokenizers import MULTILINGUAL, TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.removal.options import NO_REMOVAL, RemovalConfig, check_cut
 from beam_pipeline.overlap.results.layout import clean_list_names
-from beam_pipeline.overlap.results.rules import (
-    NO_RULES,
-    PUBLISHED,
-    Rule,
-    rules_of,
-)
+from beam_pipeline.overlap.results.rules import NO_RULES, PUBLISHED, Rule, rules_of
 from beam_pipeline.storage.files import check_path
 
 if TYPE_CHECKING:

@@ -53,13 +53,7 @@ from beam_pipeline.overlap.results.counts import (
     pack_counts,
     unpack,
 )
-from beam_pipeline.overlap.results.details import (
-    COMPACT,
-    NONE,
-    DetailsOptions,
-    DetailsSize,
-    quotas,
-)
+from beam_pipeline.overlap.results.details import COMPACT, NONE, DetailsOptions, DetailsSize, quotas
 from beam_pipeline.overlap.results.expansion import PAIRS, ExpandedUnit, expand_unit
 from beam_pipeline.overlap.results.layout import EVAL_TOKENS, REPORT, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, letters_path

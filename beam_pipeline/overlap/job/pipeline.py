@@ -21,11 +21,7 @@ from beam_pipeline.overlap.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.manifest import summary_at_launch
-from beam_pipeline.overlap.job.preparing import (
-    Prepared,
-    build_index_shard,
-    read_evaluation_sets,
-)
+from beam_pipeline.overlap.job.preparing import Prepared, build_index_shard, read_evaluation_sets
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.boilerplate import check_ngrams
 from beam_pipeline.overlap.results.details import DetailsOptions

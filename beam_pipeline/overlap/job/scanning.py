@@ -16,12 +16,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.documents.batch import DocumentBatch
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.files import (
-    WORK_UNIT_BYTES,
-    InputFile,
-    WorkUnit,
-    cut_into_work_units,
-)
+from beam_pipeline.documents.files import WORK_UNIT_BYTES, InputFile, WorkUnit, cut_into_work_units
 from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter
 from beam_pipeline.jobs.output_folder import JobRun

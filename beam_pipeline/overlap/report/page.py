@@ -17,13 +17,7 @@ from markupsafe import Markup
 
 from beam_pipeline import __version__
 from beam_pipeline.errors import number_of
-from beam_pipeline.overlap.report.contents import (
-    LEVELS,
-    MARGIN_CHARS,
-    Removed,
-    Report,
-    Taken,
-)
+from beam_pipeline.overlap.report.contents import LEVELS, MARGIN_CHARS, Removed, Report, Taken
 from beam_pipeline.overlap.report.instances import Instance
 from beam_pipeline.report.page import environment, part
 from beam_pipeline.report.tables import Table, count_text, share_text

@@ -23,12 +23,7 @@ from beam_pipeline.dataset import dead_letters
 from beam_pipeline.documents.batch import encode
 from beam_pipeline.overlap.results.contaminated import ContaminatedDocuments
 from beam_pipeline.overlap.results.counts import Sum
-from beam_pipeline.overlap.results.details import (
-    NONE,
-    DetailsOptions,
-    Evaluation,
-    UnitLines,
-)
+from beam_pipeline.overlap.results.details import NONE, DetailsOptions, Evaluation, UnitLines
 from beam_pipeline.overlap.results.match_files import Block, Keep, ScannedUnit, letters_path
 from beam_pipeline.overlap.results.matches import BlockMatches, distinct, read_matches
 from beam_pipeline.overlap.results.output_files import (

@@ -18,8 +18,7 @@ pytestmark = pytest.mark.usefixtures("small_units")
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("conversion")
+def source(folder: Path) -> Path:
     write_sources(folder / "in")
     return folder / "in"
 

@@ -25,12 +25,7 @@ from beam_pipeline.dataset.tf_example import (
     Feature,
     encode_features,
 )
-from beam_pipeline.documents.files import (
-    WORK_UNIT_BYTES,
-    Format,
-    cut_into_work_units,
-    inspect,
-)
+from beam_pipeline.documents.files import WORK_UNIT_BYTES, Format, cut_into_work_units, inspect
 from beam_pipeline.documents.json import BadRecordError
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.shards import staging

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.sorted_run import (
-    NARROW,
-    WIDE,
-    count_up_to,
-    join,
-    merge,
-    sort_groups,
-)
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE, count_up_to, join, merge, sort_groups
 from tests.support.helpers import (
     MAPPED_IPV4,
     make_run,

@@ -24,11 +24,7 @@ from beam_pipeline.dataset.tfrecord import DamagedRecordError, TFRecordWriter, r
 from beam_pipeline.errors import ProbelineError
 from tests.support.batches import is_same
 from tests.support.codec_rows import both_encodings
-from tests.support.helpers import (
-    make_run,
-    measurements_table,
-    runs_strategy,
-)
+from tests.support.helpers import make_run, measurements_table, runs_strategy
 from tests.support.job_runs import make_dataset
 from tests.support.loader_helpers import batches_of, config_of, refusal_of
 from tests.support.probe_rows_on_disk import read_records
@@ -141,10 +137,9 @@ def tfrecord_dataset(source: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def uncut(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def uncut(source: Path, folder: Path) -> dict[str, Path]:
     """A dataset of one row a probe, by kind of record: cut rows would end a little elsewhere."""
     flags = ("--measurement_encoding=compact", "--max_row_size_mb=1", "--train_ratio=0.6")
-    folder = tmp_path_factory.mktemp("uncut")
     return {
         kind: make_dataset(source, folder / kind, *flags, f"--record_encoding={kind}")
         for kind in RECORD_ENCODINGS

@@ -15,20 +15,8 @@ import pytest
 from google.cloud.dataflow_v1beta3 import types
 
 from beam_pipeline.main import main
-from tests.support.dataflow_api import (
-    NO_WRITE_ACCESS,
-    PROJECT,
-    REGION,
-    DataflowApi,
-    State,
-)
-from tests.support.dataflow_helpers import (
-    IMAGE,
-    error_of,
-    job_command,
-    options_of,
-    staged,
-)
+from tests.support.dataflow_api import NO_WRITE_ACCESS, PROJECT, REGION, DataflowApi, State
+from tests.support.dataflow_helpers import IMAGE, error_of, job_command, options_of, staged
 from tests.support.dataflow_helpers import bucket as bucket
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.dataflow_helpers import measurements as measurements

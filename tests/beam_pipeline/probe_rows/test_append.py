@@ -89,11 +89,6 @@ NEW = pa.concat_tables([_GOOD.slice(1500), _BAD.slice(1)])
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("append")
-
-
-@pytest.fixture(scope="module")
 def old(folder: Path) -> Path:
     return make_dataset(write_input(folder / "in-old", OLD), folder / "old")
 

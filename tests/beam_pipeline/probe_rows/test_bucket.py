@@ -16,12 +16,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.bucket import MAX_BUCKETS, Bucket, LargeHistory, num_buckets
-from beam_pipeline.probe_rows.chunks import (
-    NUM_COLUMNS,
-    Chunk,
-    pack,
-    unpack,
-)
+from beam_pipeline.probe_rows.chunks import NUM_COLUMNS, Chunk, pack, unpack
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.shards.claim_checks import ClaimReader
 from tests.support.buckets import Measurement, some_units, store

@@ -21,11 +21,6 @@ KEY = "00112233445566778899aabbccddeeff0123456789abcdeffedcba9876543210"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("datasets")
-
-
-@pytest.fixture(scope="module")
 def whole(folder: Path) -> Path:
     return make_dataset(write_input(folder / "all", TABLE), folder / "whole")
 

@@ -21,11 +21,7 @@ from beam_pipeline.probe_rows.external_sort import (
     load_all,
 )
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, PayloadReader
-from tests.support.helpers import (
-    is_sorted,
-    make_run,
-    quick_and_slow,
-)
+from tests.support.helpers import is_sorted, make_run, quick_and_slow
 
 
 def unread(stored: list[SortedRun], reader: ClaimReader) -> Iterator[UnreadRun]:

@@ -69,12 +69,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExc
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(folder: Path) -> Path:
     """Probes of several rows in Parquet, of one row and one measurement in JSON; dead letters."""
     busy = measurements_table(3000, seed=1, num_probes=8)
     rare = measurements_table(60, seed=2, num_probes=40)
     bad = measurements_table(30, seed=3).set_column(4, "rtt", pa.array([np.nan] * 30))
-    folder = tmp_path_factory.mktemp("source")
     write_input(folder, busy, bad, row_group_size=500)
     lines = [json.dumps(row, default=str) for row in rare.to_pylist()]
     (folder / "rare.jsonl").write_text("\n".join(lines))

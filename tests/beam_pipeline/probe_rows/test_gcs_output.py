@@ -39,9 +39,8 @@ _WITH_PATHS = {_LETTERS, "README.md", "croissant.json", "manifest.json", "_SUCCE
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(folder: Path) -> Path:
     """A folder of three files, one of them with bad rows."""
-    folder = tmp_path_factory.mktemp("gs")
     table = measurements_table(2500, seed=1, num_probes=12)
     write_input(folder / "in", *(table.slice(at, 900) for at in (0, 900, 1800)))
     bad = table.slice(0, 3).to_pylist()

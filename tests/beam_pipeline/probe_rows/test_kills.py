@@ -20,8 +20,7 @@ from tests.support.waiting import HANG_S, wait_until
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kills")
+def source(folder: Path) -> Path:
     table = measurements_table(2500, seed=1, num_probes=12)
     for number in range(3):
         pq.write_table(table.slice(number * 900, 900), folder / f"{number}.parquet")

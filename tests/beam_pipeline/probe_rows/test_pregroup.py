@@ -10,12 +10,7 @@ from beam_pipeline.dataset.placement import probe_hashes, range_of
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows.pregroup import Grouped, pregroup, rank
 from beam_pipeline.sources.measurements import Block, check
-from tests.support.helpers import (
-    is_sorted,
-    measurements_table,
-    records_as_tuples,
-    reference_rows,
-)
+from tests.support.helpers import is_sorted, measurements_table, records_as_tuples, reference_rows
 from tests.support.properties import num_examples
 
 

@@ -4,12 +4,7 @@ import math
 
 import pytest
 
-from beam_pipeline.report.tables import (
-    NONE,
-    Table,
-    share_text,
-    span_text,
-)
+from beam_pipeline.report.tables import NONE, Table, share_text, span_text
 
 
 def test_span_text() -> None:

@@ -8,11 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.shards.claim_checks import (
-    ClaimReader,
-    ClaimWriter,
-    PayloadReader,
-)
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, PayloadReader
 from beam_pipeline.storage.files import crc32c
 from tests.support.properties import num_examples
 

@@ -48,8 +48,7 @@ def run(source: Path, output: Path, *flags: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("names")
+def rows(folder: Path) -> Path:
     assert run(write(folder / "pings.csv", ENDS, 1_700_000_000), folder / "rows") == NAMED
     return folder / "rows"
 

@@ -34,11 +34,6 @@ from tests.support.forms import (
 )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("forms")
-
-
 @pytest.mark.parametrize("form", FORMS)
 @given(rows=pings)
 def test_the_same_pings_in_any_form(form: str, folder: Path, rows: list[Ping]) -> None:

@@ -46,8 +46,7 @@ class ExampleCopy(DamagedDataset):
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("verify")
+def dataset(folder: Path) -> Path:
     table = measurements_table(7000, seed=1, num_probes=14)
     pq.write_table(table, folder / "in.parquet")
     flags = (

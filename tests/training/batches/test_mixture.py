@@ -36,9 +36,8 @@ type Mixture = dict[str, float]
 
 
 @pytest.fixture(scope="module")
-def datasets(mixed: Mixed, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def datasets(mixed: Mixed, folder: Path) -> list[str]:
     """Small and large rows; 16 small ones, IPv6 and compressed; 20 large ones."""
-    folder = tmp_path_factory.mktemp("mixture")
     small = [
         RowSpec(ipv6_probe(5000 + i), make_measurements(4, 500 + i, ipv6_share=0.5))
         for i in range(16)

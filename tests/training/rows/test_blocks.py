@@ -100,9 +100,8 @@ type Sizes = dict[tuple[str, str], Path]  # by encoding and compression
 
 
 @pytest.fixture(scope="module")
-def sizes(tmp_path_factory: pytest.TempPathFactory) -> Sizes:
+def sizes(folder: Path) -> Sizes:
     """`rows_of_all_sizes` in both encodings, as they are and compressed."""
-    folder = tmp_path_factory.mktemp("sizes")
     return {
         (encoding, name): write_dataset(
             folder / f"{encoding}-{name}", rows_of_all_sizes(), encoding, 2, (), options

@@ -13,12 +13,7 @@ from beam_pipeline.errors import UsageError
 from tests.conftest import Gcs
 from tests.support.batches import is_same
 from tests.support.faulty_gcs import FaultyGcs, faulty
-from tests.support.loader_helpers import (
-    batches_of,
-    config_of,
-    open_iterator,
-    refusal_of,
-)
+from tests.support.loader_helpers import batches_of, config_of, open_iterator, refusal_of
 from tests.support.probe_rows_on_disk import (
     OPTIONS,
     RowSpec,

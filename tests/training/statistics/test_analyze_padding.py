@@ -21,11 +21,7 @@ from training.extent import AnalysisExtent
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
 from training.statistics import summary
-from training.statistics.analysis import (
-    SMALL,
-    draw_rows,
-    measure,
-)
+from training.statistics.analysis import SMALL, draw_rows, measure
 from training.statistics.summary import summarise
 from training.tokens.draws import MODE_NAMES
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE

@@ -11,14 +11,7 @@ import pytest
 
 from beam_pipeline.dataset.sorted_run import NARROW
 from tests.support import reference_sampler as reference
-from tests.support.drawn_contexts import (
-    WEIGHTS,
-    Drawn,
-    Row,
-    draw,
-    every_mode,
-    row_of,
-)
+from tests.support.drawn_contexts import WEIGHTS, Drawn, Row, draw, every_mode, row_of
 from tests.support.helpers import YEAR_2024_US
 from tests.support.reference_sampler import distance, most_chi_square, most_deviation
 from training.tokens.draws import FULL, NONE, PARTIAL

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.kills import KILLING
 from tests.support.overlap_corpus import Corpus, make_corpus
 from tests.support.overlap_runs import files_of
 from tests.support.repository import ROOT
@@ -14,39 +15,30 @@ from tests.support.warm_python import warm_python
 
 # Runs `main` in a process that kills itself when a function is called for the n-th time, and says
 # which work units it reads.
-SCRIPT = """
+SCRIPT = f"""
 import os, signal, sys
 from beam_pipeline.overlap.job import gathering, preparing, scanning
 from beam_pipeline.storage import files
 scanning.WORK_UNIT_BYTES = 150
-name, after = sys.argv[1], int(sys.argv[2])
-module, _, function = name.partition(".")
-module = globals()[module]
-original, calls = getattr(module, function), []
-def killing(*args, **kwargs):
-    calls.append(0)
-    if len(calls) == after:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-setattr(module, function, killing)
+owner, name, after = globals()[sys.argv[1]], sys.argv[2], int(sys.argv[3])
+{KILLING}
 read_texts = scanning.read_texts
 def reading(unit, *args):
     print("read", unit.name, flush=True)
     return read_texts(unit, *args)
 scanning.read_texts = reading
 from beam_pipeline.overlap.__main__ import main
-sys.exit(main(sys.argv[3:]))
+sys.exit(main(sys.argv[4:]))
 """
 
-UNHARMED = ("files.rename", 0)
+UNHARMED = ("files", "rename", "0")
 # The kills of all jobs at any change of the output are in tests/beam_pipeline/jobs.
-KILLS = [("scanning.write_match_file", 6), ("gathering.expand_unit", 3)]
+KILLS = [("scanning", "write_match_file", "6"), ("gathering", "expand_unit", "3")]
 
 
-def in_a_process(corpus: Corpus, output: Path, kill: tuple[str, int], *flags: str):
-    command = [*warm_python(), "-c", SCRIPT, kill[0], str(kill[1])]
+def in_a_process(corpus: Corpus, output: Path, kill: tuple[str, ...], *flags: str):
     return subprocess.run(
-        [*command, *corpus.flags, f"--output_path={output}", *flags],
+        [*warm_python(), "-c", SCRIPT, *kill, *corpus.flags, f"--output_path={output}", *flags],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -68,8 +60,7 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    folder = tmp_path_factory.mktemp("whole")
+def whole(folder: Path) -> Whole:
     corpus, flags = make_corpus(folder, 21, num_files=4), ["--ngram_length=1,2", "--num_shards=2"]
     done = in_a_process(corpus, folder / "out", UNHARMED, *flags)
     assert done.returncode == 0, done.stderr
@@ -83,7 +74,7 @@ def match_files_in(output: Path) -> list[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", KILLS, ids=lambda kill: f"{kill[0]}-{kill[1]}")
 def test_resume_scans_only_what_is_missing(
-    whole: Whole, tmp_path: Path, kill: tuple[str, int]
+    whole: Whole, tmp_path: Path, kill: tuple[str, ...]
 ) -> None:
     output = tmp_path / "out"
     killed = in_a_process(whole.corpus, output, kill, *whole.flags)
@@ -101,7 +92,7 @@ def test_resume_scans_only_what_is_missing(
 def test_other_options_do_not_resume(tmp_path: Path, change: str) -> None:
     corpus = make_corpus(tmp_path / "in", 21, num_files=4)
     flags = ["--ngram_length=2", "--tokenizer=default"]
-    killed = in_a_process(corpus, tmp_path / "out", ("gathering.measure_unit", 1), *flags)
+    killed = in_a_process(corpus, tmp_path / "out", ("gathering", "measure_unit", "1"), *flags)
     assert killed.returncode == -9
     if change == "corpus":
         path = next((tmp_path / "in" / "eval").rglob("0.*"))

@@ -12,11 +12,7 @@ from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import InputFile, WorkUnit
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.job import scanning
-from beam_pipeline.overlap.job.scanning import (
-    Heartbeat,
-    Scan,
-    number_rows,
-)
+from beam_pipeline.overlap.job.scanning import Heartbeat, Scan, number_rows
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
 from beam_pipeline.storage.matching import FileVersion
 

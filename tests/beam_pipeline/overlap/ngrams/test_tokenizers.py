@@ -15,12 +15,7 @@ from beam_pipeline.documents.batch import text_buffers
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.ngrams import tokenizers
 from beam_pipeline.overlap.ngrams.token_batches import token_batches
-from beam_pipeline.overlap.ngrams.token_kernels import (
-    ngram_hash,
-    power_of,
-    prefix_hashes,
-    table_of,
-)
+from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of, prefix_hashes, table_of
 from beam_pipeline.overlap.ngrams.token_texts import tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import (
     TOKENIZERS,

@@ -74,9 +74,8 @@ DOLMA_DOCUMENTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def attributed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def attributed(folder: Path) -> Path:
     """A corpus as Dolma wants it, with attributes."""
-    folder = tmp_path_factory.mktemp("attributed")
     lines = "".join(json.dumps(document) + "\n" for document in DOLMA_DOCUMENTS).encode()
     (folder / "documents/deep").mkdir(parents=True)
     for name in DOLMA_FILES:

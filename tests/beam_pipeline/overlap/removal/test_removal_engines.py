@@ -79,9 +79,8 @@ def num_contaminated(result: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(folder: Path) -> Path:
     """A corpus, and what the runner in memory makes of it in `out`."""
-    folder = tmp_path_factory.mktemp("corpus")
     write_corpus(folder)
     run_all(str(folder), f"{folder}/out", *IN_MEMORY)
     return folder

@@ -17,14 +17,7 @@ from beam_pipeline.overlap.report.instances import DOCUMENTS_PER_ROW, Instance
 from beam_pipeline.overlap.report.passages import WHOLE_CHARS, merge_spans, passages
 from beam_pipeline.overlap.results.layout import DETAILS, MATCHES
 from tests.support.overlap_jobs import read_lines
-from tests.support.overlap_report import (
-    PLANET,
-    SETS,
-    TRAINING,
-    filler,
-    instances_of,
-    run,
-)
+from tests.support.overlap_report import PLANET, SETS, TRAINING, filler, instances_of, run
 
 
 def texts_of(instances: list[Instance]) -> dict[tuple, tuple[str, str]]:

@@ -30,11 +30,7 @@ from beam_pipeline.overlap.results.counts import (
     pack,
     unpack,
 )
-from beam_pipeline.overlap.results.match_files import (
-    read_blocks,
-    read_summary,
-    write_match_file,
-)
+from beam_pipeline.overlap.results.match_files import read_blocks, read_summary, write_match_file
 from beam_pipeline.overlap.results.matches import distinct, order_of
 from beam_pipeline.overlap.results.output_files import json_floats, json_value
 from tests.support.properties import num_examples

@@ -16,10 +16,7 @@ from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import details, match_files, matches
 from beam_pipeline.overlap.results.counts import UnitSize
 from beam_pipeline.overlap.results.layout import DETAILS, MATCHES
-from beam_pipeline.overlap.results.output_files import (
-    json_strings,
-    json_value,
-)
+from beam_pipeline.overlap.results.output_files import json_strings, json_value
 from tests.support.helpers import quick_and_slow
 from tests.support.overlap_hits import EvalRow, Options, Records, TrainRow
 from tests.support.overlap_reference import expected_outputs
