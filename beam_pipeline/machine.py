@@ -1,10 +1,11 @@
-"""What differs between operating systems: cores, memory, forks, the heap, ends of processes.
+"""What differs between operating systems: cores, memory, processes, threads, the heap.
 
 Linux has all of it. Where something is missing, as on macOS, a function here does without it; other
 modules use only what both have.
 """
 
 import contextlib
+import mmap
 import os
 import sys
 import threading
@@ -21,6 +22,7 @@ _CGROUP_LIMITS = (
 _MAX_CHECKS, _CHECK_S = 50, 0.01
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 _MAX_KEPT_BYTES = 32 << 20  # the largest value that glibc allows
+_HEAP_BYTES = 64 << 20  # addresses that glibc takes for a thread's heap
 
 
 def num_cores() -> int:
@@ -98,22 +100,41 @@ def require_threads(count: int) -> None:
 
     A library whose threads cannot start ends the process, or waits forever.
     """
-    tried = threading.Event()
-    threads: list[threading.Thread] = []
-    try:
-        for _ in range(count):
-            thread = threading.Thread(target=tried.wait)
-            thread.start()
-            threads.append(thread)
-    except RuntimeError as error:
+    started = _start_threads(count)
+    if started < count:
         raise ProbelineError(
-            f"this process can start {len(threads)} of {count} threads that it needs: raise its "
-            "limit on threads (ulimit -u, a container's limit on pids) or addresses (ulimit -v)"
-        ) from error
-    finally:
-        tried.set()
-        for thread in threads:
-            thread.join()
+            f"this process can start {started} of {count} threads that it needs: raise its limit "
+            "on threads (ulimit -u, a container's limit on pids) or addresses (ulimit -v)"
+        )
+
+
+def _start_threads(count: int) -> int:
+    """Returns how many threads, up to `count`, could start at a time; they have ended.
+
+    They are not Python's: each of those would leave a heap, which later threads take.
+    """
+    import ctypes
+
+    try:  # room for heaps, one each up to glibc's limit
+        size = min(count, 8 * num_cores()) * _HEAP_BYTES
+        heaps = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+    except OSError:
+        return 0
+    library = ctypes.CDLL(None)
+    lock, threads = ctypes.create_string_buffer(256), (ctypes.c_void_p * count)()
+    library.pthread_rwlock_init(lock, None)
+    library.pthread_rwlock_wrlock(lock)
+    started = 0
+    while started < count:
+        place = ctypes.byref(threads, started * ctypes.sizeof(ctypes.c_void_p))
+        if library.pthread_create(place, None, library.pthread_rwlock_rdlock, lock):
+            break
+        started += 1
+    library.pthread_rwlock_unlock(lock)
+    for thread in threads[:started]:
+        library.pthread_join(ctypes.c_void_p(thread), None)
+    heaps.close()
+    return started
 
 
 # --- the heap, with glibc -----------------------------------------------------------------------
