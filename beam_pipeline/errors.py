@@ -93,6 +93,7 @@ _CURES = {
     errno.EPERM: "give this user the right to write there or choose another folder",
     errno.EROFS: "choose a folder on a file system that is not mounted read-only",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.EAGAIN: "raise the limit on threads (ulimit -u) or addresses (ulimit -v)",
     errno.ENOMEM: "free some memory, or raise the limit on it (ulimit -v)",
 }
 _STATUS_CURES = {
@@ -104,7 +105,7 @@ _STATUS_CURES = {
 
 
 _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-_MACHINE = (*_WRITING, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_MACHINE = (*_WRITING, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _OS_ERROR = re.compile(
     r"\b(?:OS|Permission|FileNotFound|\w+Directory|Timeout)Error: \[Errno (\d+)\] .*?"
     r"(?:(?::| file) '(.*?)'(?: -> '.*'|\. Detail: .*?)?)?(?: \[while running .*)?$",  # or Arrow's
@@ -132,10 +133,14 @@ def machine_error(error: BaseException, limits_only: bool = True) -> ProbelineEr
         number, path = error.errno or 0, str(error.filename or path)
     if _MEMORY_ERROR.search(text):
         number = errno.ENOMEM
+    if "RuntimeError: can't start new thread" in text:
+        number = errno.EAGAIN
     if number not in _MACHINE and (limits_only or not (number and path)):
         return None
     is_write = number in _WRITING
     action, what = ("write", "a file") if is_write else ("use", "files or memory")
+    if number == errno.EAGAIN:
+        action, what = "start", "a thread or process"
     return explained(action, path or what, OSError(number, os.strerror(number)))
 
 

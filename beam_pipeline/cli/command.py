@@ -53,7 +53,7 @@ def run_command(
         known = error if isinstance(error, ProbelineError) else machine_error(error) or error
         print(f"error: {printable(one_line(known))}", file=sys.stderr)
         return failure_code or getattr(error, "exit_code", 1)
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:
         missing = missing_extra(error) or machine_error(error)
         if debug or missing is None:
             raise

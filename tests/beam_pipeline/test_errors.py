@@ -53,6 +53,7 @@ def test_an_os_error_says_what_to_do(number: int, cure: str) -> None:
         ("OSError: [Errno 27] x: '/a b/c' [while running 'W']", "cannot write /a b/c: File too"),
         ("RuntimeError: OSError: [Errno 24] x: '/a' -> '/b'", "cannot use /a: Too many open files"),
         ("""ValueError: x: "/a": y [os_error_code='28']""", "cannot write /a: No space left"),
+        ("RuntimeError: can't start new thread", "cannot start a thread or process: Resource"),
         ("numpy._core._exceptions._ArrayMemoryError: 9 GiB", "cannot use files or memory: Cannot"),
     ],
 )

@@ -28,13 +28,17 @@ _ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
 def shown_source(key, src, share):
     """Returns the source shown in the context with this key: `src`, or one with a random end.
 
-    Of an IPv4 address 1 to 4 bytes are random, of an IPv6 address 1 to 16, equally often.
+    One byte of an IPv4 address is random, or eight of an IPv6 address, and one more half as often
+    as not, up to all.
     """
     if share == 0.0 or uniform(combine(key, _RANDOM_SOURCE)) >= share:
         return src
     key = combine(key, _RANDOM_SOURCE)
     num_bytes = uint64(16 if src[2] else 4)
-    num_random = uint64(1) + ((combine(key, 0) >> uint64(32)) * num_bytes >> uint64(32))
+    num_random, coins = uint64(8 if src[2] else 1), combine(key, 0)
+    while num_random < num_bytes and coins & uint64(1):
+        num_random += uint64(1)
+        coins >>= uint64(1)
     ones, hi_mask = uint64(_ALL_BITS), uint64(0)
     lo_mask = ones >> uint64(8) * (uint64(8) - min(num_random, uint64(8)))
     if num_random > uint64(8):
