@@ -234,15 +234,11 @@ _LOOK_ALIKES = (
 def _detect_text(head: bytes, path: str, options: ReadOptions) -> Detected:
     wanted = options.input_format
     seen = "" if options.anonymize else f" ({head[:8]!r})"
-    try:
-        head.rsplit(b"\n", 1)[0].decode()
-        is_text = b"\0" not in head
-    except UnicodeDecodeError:
-        is_text = False
     lines = b"\n".join(chain.from_iterable(tables.split_text([head], HEAD_BYTES))).split(b"\n")
     dialect = tables.find_dialect(lines[0], options.mapping)
     names = {name for source in options.mapping.sources for name in source.names}
-    is_table = is_text and (names.intersection(dialect.names) or wanted == "csv")
+    # Values may have another encoding than UTF-8: only those of our columns count.
+    is_table = b"\0" not in head and (names.intersection(dialect.names) or wanted == "csv")
     if not is_table:
         return Detected(
             "csv",

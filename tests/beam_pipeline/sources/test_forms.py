@@ -106,6 +106,8 @@ GOOD = "2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,1.5"
     ("line", "reason"),
     [
         (f"{GOOD},7", "csv_columns"),
+        (f"{GOOD},\xfc", "csv_columns"),
+        ("2026-01-01T00:00:00Z,192.0.2.\xfc,198.51.100.1,1.5", "src_addr_invalid"),
         ("1767225600,192.0.2.1,198.51.100.1,1.5", "event_time_unreadable"),
         (",192.0.2.1,198.51.100.1,1.5", "event_time_null"),
         ("2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,timeout", "rtt_unreadable"),
@@ -113,7 +115,7 @@ GOOD = "2026-01-01T00:00:00Z,192.0.2.1,198.51.100.1,1.5"
     ],
 )
 def test_a_bad_row_of_text(tmp_path: Path, line: str, reason: str) -> None:
-    (tmp_path / "x").write_text("\n".join([HEAD, GOOD, line, GOOD]))
+    (tmp_path / "x").write_text("\n".join([HEAD, GOOD, line, GOOD]), "latin-1")
     batches = list(read(tmp_path / "x", options()))
     (letter,) = [letter for batch in batches for letter in batch.letters]
     assert (letter.row, letter.reason) == (1, reason)
