@@ -116,7 +116,7 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
             for batch in _checked_batches(piece, options):
                 yield _in_sample(batch, options)
                 row = batch.next_row
-    except (*DAMAGE, ArrayError) as error:
+    except (*DAMAGE, ArrayError, IndexError) as error:  # an entry that a dictionary lacks
         shown = None if options.anonymize else error  # a traceback would show its text
         if piece.span:
             row = row_in_file(piece.file, piece.span, row)
