@@ -54,11 +54,11 @@ def run_command(
         print(f"error: {printable(one_line(known))}", file=sys.stderr)
         return failure_code or getattr(error, "exit_code", 1)
     except (ImportError, RuntimeError) as error:
-        missing = missing_extra(error) or machine_error(error)
-        if debug or missing is None:
+        known = missing_extra(error) or machine_error(error)
+        if debug or known is None:
             raise
-        print(f"error: {missing}", file=sys.stderr)
-        return failure_code or missing.exit_code
+        print(f"error: {known}", file=sys.stderr)
+        return failure_code or known.exit_code
 
 
 def _check_current_folder() -> None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import addresses
@@ -116,7 +117,7 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
             for batch in _checked_batches(piece, options):
                 yield _in_sample(batch, options)
                 row = batch.next_row
-    except (*DAMAGE, ArrayError, IndexError) as error:  # an entry that a dictionary lacks
+    except (*DAMAGE, ArrayError) as error:
         shown = None if options.anonymize else error  # a traceback would show its text
         if piece.span:
             row = row_in_file(piece.file, piece.span, row)
@@ -298,9 +299,20 @@ def _open(piece: Piece, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
 def _batches(
     file: pq.ParquetFile, row_groups: Sequence[int], columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    return file.iter_batches(
+    for batch in file.iter_batches(
         BATCH_ROWS, row_groups=list(row_groups), columns=columns, use_threads=False
-    )
+    ):
+        for column in batch.columns:
+            if pa.types.is_dictionary(column.type):
+                _check_indices(column)
+        yield batch
+
+
+def _check_indices(column: pa.DictionaryArray) -> None:
+    """Raises ArrowInvalid for an index that the dictionary lacks: Arrow does not look for them."""
+    least, most = pc.min_max(column.indices).as_py().values()
+    if most is not None and not 0 <= least <= most < len(column.dictionary):
+        raise pa.ArrowInvalid("a dictionary lacks entries to which rows refer")
 
 
 def _checked(path: str, raw: RawBatch, options: ReadOptions) -> CheckedBatch:

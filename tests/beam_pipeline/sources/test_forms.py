@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.main import main
-from beam_pipeline.sources import mapping
+from beam_pipeline.sources import mapping, reading
 from beam_pipeline.sources.inputs import inspect, match_files
 from beam_pipeline.sources.mapping import problem_of
 from beam_pipeline.sources.options import Mapping, ReadOptions, parse_columns
@@ -88,6 +88,14 @@ def test_a_damaged_file_loses_nothing_silently(
             assert batch.num_rows == kept + len(batch.letters) + batch.num_left_out
     except (ProbelineError, UnreadableInputError) as error:
         assert str(folder / "bad") in str(error)
+
+
+@pytest.mark.parametrize("index", [2, -1])
+def test_an_entry_that_a_dictionary_lacks(index: int) -> None:
+    indices = pa.array([0, None, index], pa.int32())
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(["a", "b"]), safe=False)
+    with pytest.raises(pa.ArrowInvalid, match="a dictionary lacks entries"):
+        reading._check_indices(column)
 
 
 def test_a_carriage_return_in_a_line_does_not_hide_what_is_wrong(folder: Path) -> None:
