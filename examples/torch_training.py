@@ -2,7 +2,7 @@
 
 pip install '.[torch]'  # with PyTorch 2.9 or newer, for Muon
 python examples/torch_training.py demo/rows      # 60 steps, whole and resumed: the same loss
-python examples/torch_training.py rows 9000      # the recipe, then errors of RTTs of rows/test
+python examples/torch_training.py rows 10000     # the recipe, then errors of RTTs of rows/test
 """
 
 import math
@@ -19,10 +19,12 @@ from training import DataConfig, build_torch_dataset
 from training.evaluation.examples import open_splits
 from training.evaluation.results import evaluate
 from training.extent import EvaluationExtent
+from training.tokens.tokenizer import RTT_START
 
 WIDTH, HEADS, HIDDEN, BLOCKS, VOCABULARY, CROP = 96, 2, 256, 3, 267, 1024
 # Share of the steps, crop size and repeat_share; every step has 1,024 tokens.
-STAGES = (5 / 9, 256, 0.5), (3.5 / 9, 512, 0.2), (0.5 / 9, CROP, 0.1)
+STAGES = (0.57, 256, 0.5), (0.4, 512, 0.2), (0.03, CROP, 0.1)
+RTT_WEIGHT = 4  # of an RTT's bytes in the loss; of other tokens 1
 RATE, WARM_UP, LAST_RATE, DECAY = 6e-3, 0.02, 0.02, 0.05
 MUON_RMS = 0.35 / 0.2  # of an update; torch's is 0.2 times the rate
 
@@ -118,7 +120,7 @@ class Run:
                 crop_size=crop,
                 seed=number,
                 repeat_share=repeat_share,
-                random_source_share=0.8,
+                random_source_share=1,
                 fixed_order_share=1,
                 log_rtt=True,
                 mixed_rows=256,
@@ -150,7 +152,10 @@ class Run:
         names = "inputs", "inputs_position", "inputs_segmentation"
         log_p = self.model(*(batch[name] for name in names)).flatten(0, 1)
         losses = functional.nll_loss(log_p, batch["targets"].flatten().long(), reduction="none")
-        loss = losses[batch["targets_segmentation"].flatten() > 0].mean()  # the rest is padding
+        is_rtt = batch["inputs"] == RTT_START
+        is_rtt[:, 1:] |= is_rtt[:, :-1].clone()
+        weights = torch.where(is_rtt, RTT_WEIGHT, 1.0) * (batch["targets_segmentation"] > 0)
+        loss = (losses * weights.flatten()).sum() / weights.sum()  # segment 0 is padding
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.muon.step()

@@ -105,7 +105,7 @@ def _train(arguments: "Arguments", config: Any) -> int:
         if completed:
             run_config.check_model(arguments, config)
     run_config.record(arguments, config)
-    connection = iterators.connect()
+    connection = iterators.connect(config.network_rtt_weight)
     first = completed
     for stage in stages:
         if completed >= stage.end:

@@ -89,6 +89,18 @@ def test_a_thousand_rows_and_some_steps(whole: TrainingRun):
 
 
 @pytest.mark.slow
+def test_the_weight_of_rtts_changes_the_step_and_not_the_loss_before(
+    tmp_path: Path, thousand_rows: Path, whole: TrainingRun
+):
+    run = TrainingRun(tmp_path / "run", thousand_rows, "network_rtt_weight=1")
+    (ended,) = run.run("steps=2")
+    assert ended.code == 0, ended.output
+    (first,), (second,) = (run.losses()[step] for step in (0, 1))
+    assert first == pytest.approx(whole.losses()[0][0], rel=1e-6)
+    assert abs(second - whole.losses()[1][0]) > 1e-4
+
+
+@pytest.mark.slow
 def test_the_parameters_change(whole: TrainingRun):
     from training.maxtext.predictor import load_predictor
 
@@ -289,7 +301,7 @@ def test_positions_of_a_stage(
 # Of training/configs and of `TrainingRun`.
 RECIPE: Any = {
     "repeat_share": 0.2,
-    "random_source_share": 0.8,
+    "random_source_share": 1.0,
     "fixed_order_share": 1.0,
     "log_rtt": True,
 }

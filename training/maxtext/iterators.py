@@ -2,7 +2,8 @@
 
 MaxText has no registry of datasets and no hook for additional metrics. `connect` replaces the
 factories of its Grain pipeline, whose iterators are part of checkpoints, the function that restores
-an iterator, and the method that records the metrics of a step. It copies no code of MaxText.
+an iterator, the method that records the metrics of a step, and the loss of tokens, whose gradients
+it weights. It copies no code of MaxText.
 `training.train` is the command.
 """
 
@@ -15,13 +16,14 @@ from importlib import metadata
 from typing import Any, Literal, cast
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
 from maxtext.common import checkpointing, grain_utility
 from maxtext.configs import pyconfig, types
 from maxtext.input_pipeline import input_pipeline_interface, multihost_dataloading
 from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
-from maxtext.utils import max_logging, maxtext_utils, train_utils
+from maxtext.utils import max_logging, max_utils, maxtext_utils, train_utils
 from pydantic import Field, create_model, model_validator
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
@@ -32,7 +34,7 @@ from training.dataset import build_dataset
 from training.maxtext.curriculum import Shares, Stage, check_shares, share_of, stages_of
 from training.maxtext.feed import Feed, FeedIterator
 from training.statistics.feed_report import FeedReport
-from training.tokens.tokenizer import VOCABULARY_SIZE
+from training.tokens.tokenizer import RTT_START, VOCABULARY_SIZE
 
 TESTED_VERSION = "0.2.5"
 _WORKER_MB = 400  # per worker; 330 measured with batches of 256 crops of 1,024
@@ -57,6 +59,7 @@ class _NetworkKeys(types.MaxTextConfig):
     network_train_files: str = ""  # DataConfig's files, or a mixture
     network_eval_files: str = ""  # DataConfig's files
     network_train_tokens: int = Field(0, ge=0)  # instead of `steps`
+    network_rtt_weight: float = Field(1.0, gt=0, allow_inf_nan=False)  # see `weight_rtts`
     network_curriculum: str = Field("", coerce_numbers_to_str=True)  # see `curriculum`
     grain_debug_mode: bool = False  # check and describe the first batches
     grain_visualization_dir: str = ""  # for figures of the first batches
@@ -226,12 +229,35 @@ def make_network_iterator(
     )
 
 
+# --- the loss -----------------------------------------------------------------------------------
+
+
+def weight_rtts(cross_entropy: Any, weight: float) -> Any:
+    """Returns MaxText's cross entropy with gradients in which an RTT's bytes weigh more.
+
+    The bytes are the two targets after RTT_START. Each weighs `weight` times as much as any other
+    target, and the weights' mean is 1. The losses themselves stay as they are.
+    """
+
+    @functools.wraps(cross_entropy)
+    def weighted(logits, targets, z_loss=0.0):
+        losses, z_losses = cross_entropy(logits, targets, z_loss)
+        opens = targets[..., RTT_START]
+        before = jnp.pad(opens, [(0, 0)] * (opens.ndim - 1) + [(2, 0)])
+        weights = 1 + (weight - 1) * (before[..., 1:-1] + before[..., :-2])
+        weights /= weights.mean()
+        return weights * losses + jax.lax.stop_gradient((1 - weights) * losses), z_losses
+
+    return weighted
+
+
 # --- connecting to MaxText ----------------------------------------------------------------------
 
 # The parameters of the MaxText functions that `connect` replaces.
 _FACTORY = ("config", "global_mesh", "process_indices")
 _RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data")
 _METRICS = ("self", "metrics", "step", "step_time")
+_LOSS = ("logits", "targets", "z_loss")
 
 
 def _metric_logger() -> Any:
@@ -248,6 +274,7 @@ def _seams() -> tuple[tuple[Any, str, tuple[str, ...]], ...]:
         (input_pipeline_interface, "make_grain_eval_iterator", _FACTORY),
         (grain_utility, "for_restore", _RESTORE),
         (_metric_logger(), "record_train_metrics", _METRICS),
+        (max_utils, "cross_entropy_with_logits", _LOSS),
         (train_utils, "create_checkpoint_manager", ("config", "mesh", "init_state_fn")),
         (pyconfig, "initialize", ("argv", "config_class", "kwargs")),
         (multihost_dataloading, "_cleanup_orphaned_multiprocessing_processes", ()),
@@ -283,8 +310,8 @@ class Connection:
         self.checkpoint_managers.clear()
 
 
-def connect() -> Connection:
-    """Makes MaxText use NetworkConfig and our iterators in this process, after `check_maxtext`."""
+def connect(rtt_weight: float) -> Connection:
+    """Makes MaxText use our config, iterators and weights in this process; see `check_maxtext`."""
     check_maxtext()
     connection = Connection()
     create_checkpoint_manager = train_utils.create_checkpoint_manager
@@ -316,6 +343,9 @@ def connect() -> Connection:
     grain_utility.for_restore = _for_restore
     metric_logger.record_train_metrics = record_with_feed
     train_utils.create_checkpoint_manager = create_and_keep
+    if rtt_weight != 1:
+        loss = max_utils.cross_entropy_with_logits
+        max_utils.cross_entropy_with_logits = weight_rtts(loss, rtt_weight)
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
     # MaxText's would send SIGTERM to every orphaned multiprocessing process on the machine.
     multihost_dataloading._cleanup_orphaned_multiprocessing_processes = lambda: None

@@ -6,11 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.loader_helpers import refusal_of
 from training.maxtext.curriculum import Stage, rope_base, stages_of
+from training.tokens.tokenizer import RTT_START, VOCABULARY_SIZE
 
 if TYPE_CHECKING:
     from training.maxtext import iterators, run_config
@@ -44,7 +46,7 @@ def test_each_model_is_a_config_of_maxtext(config: str):
 @pytest.mark.parametrize(
     ("config", "arguments", "num_devices", "steps"),
     [
-        ("tiny", (), 1, 9_000),
+        ("tiny", (), 1, 10_000),
         ("95m", (), 8, 2_000_000_000 // (8 * 32 * 1024)),
         ("680m", (), 8, 14_000_000_000 // (8 * 16 * 1024)),
         ("95m", ("network_train_tokens=2e6", "gradient_accumulation_steps=2"), 8, 3),
@@ -245,6 +247,30 @@ def test_the_config_of_a_stage_ends_with_it():
     assert tokens == {1024}
     assert bases[0] == bases[1] < bases[2] < bases[3] == config.rope_max_timescale == 10_000
     assert shares == [(1.0, 0.25), (0.25, 0.25), (0.5, 0.25), (0.0, 0.25)]
+
+
+# --- the loss -------------------------------------------------------------------------------------
+
+
+def test_bytes_of_rtts_weigh_more_in_gradients_and_losses_stay():
+    import jax
+    from maxtext.utils import max_utils
+
+    targets = np.full((2, 14), 20)
+    targets[0, [1, 6]] = targets[1, [4, 13]] = RTT_START  # the last one's bytes are cut off
+    is_rtt = np.zeros(targets.shape, bool)
+    is_rtt[0, [2, 3, 7, 8]] = is_rtt[1, [5, 6]] = True
+    expected = np.where(is_rtt, 5, 1) * is_rtt.size / (is_rtt.size + 4 * is_rtt.sum())
+    logits = np.random.default_rng(0).normal(size=(*targets.shape, VOCABULARY_SIZE))
+    plain, one_hot = max_utils.cross_entropy_with_logits, jax.nn.one_hot(targets, VOCABULARY_SIZE)
+    weighted = iterators.weight_rtts(plain, 5.0)
+    losses, gradients = (
+        lambda loss: loss(logits, one_hot)[0],
+        lambda loss, weights: jax.grad(lambda x: (weights * loss(x, one_hot)[0]).sum())(logits),
+    )
+    np.testing.assert_allclose(losses(weighted), losses(plain), rtol=1e-5)
+    found = gradients(weighted, 1.0)
+    np.testing.assert_allclose(found, gradients(plain, expected), rtol=1e-4, atol=1e-7)
 
 
 # --- MaxText itself -------------------------------------------------------------------------------
