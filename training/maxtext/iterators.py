@@ -258,6 +258,7 @@ _FACTORY = ("config", "global_mesh", "process_indices")
 _RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data")
 _METRICS = ("self", "metrics", "step", "step_time")
 _LOSS = ("logits", "targets", "z_loss")
+_CROSS_ENTROPY = getattr(max_utils, "cross_entropy_with_logits", None)  # see `check_maxtext`
 
 
 def _metric_logger() -> Any:
@@ -343,9 +344,8 @@ def connect(rtt_weight: float) -> Connection:
     grain_utility.for_restore = _for_restore
     metric_logger.record_train_metrics = record_with_feed
     train_utils.create_checkpoint_manager = create_and_keep
-    if rtt_weight != 1:
-        loss = max_utils.cross_entropy_with_logits
-        max_utils.cross_entropy_with_logits = weight_rtts(loss, rtt_weight)
+    # MaxText's own, also where another run of this process has replaced it.
+    max_utils.cross_entropy_with_logits = weight_rtts(_CROSS_ENTROPY, rtt_weight)
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
     # MaxText's would send SIGTERM to every orphaned multiprocessing process on the machine.
     multihost_dataloading._cleanup_orphaned_multiprocessing_processes = lambda: None

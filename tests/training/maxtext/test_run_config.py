@@ -264,13 +264,14 @@ def test_bytes_of_rtts_weigh_more_in_gradients_and_losses_stay():
     logits = np.random.default_rng(0).normal(size=(*targets.shape, VOCABULARY_SIZE))
     plain, one_hot = max_utils.cross_entropy_with_logits, jax.nn.one_hot(targets, VOCABULARY_SIZE)
     weighted = iterators.weight_rtts(plain, 5.0)
-    losses, gradients = (
-        lambda loss: loss(logits, one_hot)[0],
-        lambda loss, weights: jax.grad(lambda x: (weights * loss(x, one_hot)[0]).sum())(logits),
-    )
-    np.testing.assert_allclose(losses(weighted), losses(plain), rtol=1e-5)
-    found = gradients(weighted, 1.0)
-    np.testing.assert_allclose(found, gradients(plain, expected), rtol=1e-4, atol=1e-7)
+
+    def gradient(loss, weights):
+        return jax.grad(lambda x: (weights * loss(x, one_hot)[0]).sum())(logits)
+
+    losses, plain_losses = (loss(logits, one_hot)[0] for loss in (weighted, plain))
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-5)
+    found = gradient(weighted, 1.0)
+    np.testing.assert_allclose(found, gradient(plain, expected), rtol=1e-4, atol=1e-7)
 
 
 # --- MaxText itself -------------------------------------------------------------------------------
