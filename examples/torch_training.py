@@ -19,7 +19,7 @@ from training import DataConfig, build_torch_dataset
 from training.evaluation.examples import open_splits
 from training.evaluation.results import evaluate
 from training.extent import EvaluationExtent
-from training.tokens.tokenizer import RTT_START
+from training.tokens.tokenizer import FIRST_BYTE, RTT_START
 
 WIDTH, HEADS, HIDDEN, BLOCKS, VOCABULARY, CROP = 96, 2, 256, 3, 267, 1024
 # Share of the steps, crop size and repeat_share; every step has 1,024 tokens.
@@ -67,11 +67,12 @@ class Transformer(nn.Module):
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
         self.after, self.output = nn.RMSNorm(WIDTH, 1e-6), nn.Linear(WIDTH, VOCABULARY, bias=False)
-        nn.init.normal_(self.tokens.weight, std=WIDTH**-0.5)
         for part in self.modules():
             if isinstance(part, nn.Linear):  # torch's own are too small to learn to copy from
                 std = part.in_features**-0.5 / 0.8796  # of a normal cut at 2
                 nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
+        for part in (self.tokens, self.output):
+            part.weight.data = first_weights()
 
     def forward(
         self, inputs: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor
@@ -87,6 +88,14 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x = block(x, angles, sees[:, None])
         return functional.log_softmax(self.output(self.after(x)), dim=-1)
+
+
+def first_weights() -> torch.Tensor:
+    """Draws weights of tokens, of bytes as `training.maxtext.iterators.first_weights` does."""
+    weights = torch.randn(VOCABULARY, WIDTH)
+    angles = torch.arange(256)[:, None] * torch.randn(WIDTH) / 6 + 2 * torch.pi * torch.rand(WIDTH)
+    weights[FIRST_BYTE:] = (weights[FIRST_BYTE:] + 2**0.5 * angles.cos()) * 0.5**0.5
+    return weights * WIDTH**-0.5
 
 
 class Run:

@@ -25,6 +25,7 @@ from tests.support.training_runs import CROP, GLOBAL_BATCH, MODEL, STEPS, Ended,
 from tests.support.waiting import HANG_S
 from tests.support.warm_python import TRAINING, warm_python
 from training.dataset import DataConfig, build_dataset
+from training.tokens.tokenizer import FIRST_BYTE
 
 pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[maxtext]'")
 
@@ -114,6 +115,10 @@ def test_the_parameters_change(whole: TrainingRun):
         values = predictor(batch.astype(np.int32), positions, np.ones_like(positions))
         np.testing.assert_allclose(np.exp(values).sum(axis=-1), 1, atol=1e-4)
         predictions.append(values)
+    of_bytes = predictions[0][..., FIRST_BYTE:].reshape(-1, 256)
+    of_bytes = of_bytes - of_bytes.mean(axis=1, keepdims=True)
+    pairs = of_bytes[:, :-1].ravel(), of_bytes[:, 1:].ravel()
+    assert np.corrcoef(*pairs)[0, 1] > 0.2  # the first weights of near bytes are alike
     # Branches of the first half of a context, of one token each, against contexts of their own.
     half = CROP // 2
     tokens = np.tile(batch[0].astype(np.int32), (3, 1))

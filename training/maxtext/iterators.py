@@ -2,8 +2,8 @@
 
 MaxText has no registry of datasets and no hook for additional metrics. `connect` replaces the
 factories of its Grain pipeline, whose iterators are part of checkpoints, the function that restores
-an iterator, the method that records the metrics of a step, and the loss of tokens, whose gradients
-it weights. It copies no code of MaxText.
+an iterator, the method that records the metrics of a step, the loss of tokens, whose gradients it
+weights, and the first weights of tokens. It copies no code of MaxText.
 `training.train` is the command.
 """
 
@@ -23,6 +23,7 @@ from maxtext.common import checkpointing, grain_utility
 from maxtext.configs import pyconfig, types
 from maxtext.input_pipeline import input_pipeline_interface, multihost_dataloading
 from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
+from maxtext.models import models
 from maxtext.utils import max_logging, max_utils, maxtext_utils, train_utils
 from pydantic import Field, create_model, model_validator
 
@@ -34,7 +35,7 @@ from training.dataset import build_dataset
 from training.maxtext.curriculum import Shares, Stage, check_shares, share_of, stages_of
 from training.maxtext.feed import Feed, FeedIterator
 from training.statistics.feed_report import FeedReport
-from training.tokens.tokenizer import RTT_START, VOCABULARY_SIZE
+from training.tokens.tokenizer import FIRST_BYTE, RTT_START, VOCABULARY_SIZE
 
 TESTED_VERSION = "0.2.5"
 _WORKER_MB = 400  # per worker; 330 measured with batches of 256 crops of 1,024
@@ -229,7 +230,7 @@ def make_network_iterator(
     )
 
 
-# --- the loss -----------------------------------------------------------------------------------
+# --- the loss and the first weights -------------------------------------------------------------
 
 
 def weight_rtts(cross_entropy: Any, weight: float) -> Any:
@@ -251,6 +252,38 @@ def weight_rtts(cross_entropy: Any, weight: float) -> Any:
     return weighted
 
 
+def with_alike_bytes(init: Any) -> Any:
+    """Returns Transformer.__init__ with `first_weights` for embeddings and logits."""
+
+    @functools.wraps(init)
+    def alike(self, config, mesh, quant, *, rngs, **options):
+        init(self, config, mesh, quant, rngs=rngs, **options)
+        shape = config.vocab_size, config.emb_dim
+        embedding = self.token_embedder.embedding
+        embedding.set_value(first_weights(rngs.params(), shape).astype(embedding.dtype))
+        if not config.logits_via_embedding:
+            kernel = self.decoder.logits_dense.kernel
+            kernel.set_value(first_weights(rngs.params(), shape).T.astype(kernel.dtype))
+
+    return alike
+
+
+def first_weights(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """Draws weights of tokens, float32 [vocabulary, width], of variance 1 / width.
+
+    Half of a byte's variance is its own, and half varies slowly with its value: random Fourier
+    features (Rahimi and Recht, 2007) of a Gaussian kernel, whose σ of six values is 15 % of an RTT.
+    """
+    of_tokens, of_speeds, of_phases = jax.random.split(key, 3)
+    weights = jax.random.normal(of_tokens, shape)
+    speeds = jax.random.normal(of_speeds, shape[1:]) / 6
+    phases = jax.random.uniform(of_phases, shape[1:], maxval=2 * jnp.pi)
+    slow = jnp.sqrt(2) * jnp.cos(speeds * jnp.arange(256)[:, None] + phases)
+    of_bytes = slice(FIRST_BYTE, FIRST_BYTE + 256)
+    weights = weights.at[of_bytes].add(slow).at[of_bytes].multiply(jnp.sqrt(0.5))
+    return weights * shape[1] ** -0.5
+
+
 # --- connecting to MaxText ----------------------------------------------------------------------
 
 # The parameters of the MaxText functions that `connect` replaces.
@@ -258,6 +291,7 @@ _FACTORY = ("config", "global_mesh", "process_indices")
 _RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data")
 _METRICS = ("self", "metrics", "step", "step_time")
 _LOSS = ("logits", "targets", "z_loss")
+_TRANSFORMER = ("self", "config", "mesh", "quant", "model_mode", "rngs")
 _CROSS_ENTROPY = getattr(max_utils, "cross_entropy_with_logits", None)  # see `check_maxtext`
 
 
@@ -276,6 +310,7 @@ def _seams() -> tuple[tuple[Any, str, tuple[str, ...]], ...]:
         (grain_utility, "for_restore", _RESTORE),
         (_metric_logger(), "record_train_metrics", _METRICS),
         (max_utils, "cross_entropy_with_logits", _LOSS),
+        (models, "Transformer.__init__", _TRANSFORMER),
         (train_utils, "create_checkpoint_manager", ("config", "mesh", "init_state_fn")),
         (pyconfig, "initialize", ("argv", "config_class", "kwargs")),
         (multihost_dataloading, "_cleanup_orphaned_multiprocessing_processes", ()),
@@ -286,7 +321,9 @@ def check_maxtext() -> None:
     """Raises ProbelineError if MaxText lacks the functions that this module replaces."""
     version = metadata.version("maxtext")
     for module, name, expected in _seams():
-        found = getattr(module, name, None)
+        found: Any = module
+        for part in name.split("."):
+            found = getattr(found, part, None)
         parameters = tuple(inspect.signature(found).parameters) if found else None
         if parameters != expected:
             path = f"{module.__name__}.{name}"
@@ -346,6 +383,7 @@ def connect(rtt_weight: float) -> Connection:
     train_utils.create_checkpoint_manager = create_and_keep
     # MaxText's own, also where another run of this process has replaced it.
     max_utils.cross_entropy_with_logits = weight_rtts(_CROSS_ENTROPY, rtt_weight)
+    models.Transformer.__init__ = with_alike_bytes(models.Transformer.__init__)
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
     # MaxText's would send SIGTERM to every orphaned multiprocessing process on the machine.
     multihost_dataloading._cleanup_orphaned_multiprocessing_processes = lambda: None

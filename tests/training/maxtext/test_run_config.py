@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.loader_helpers import refusal_of
 from training.maxtext.curriculum import Stage, rope_base, stages_of
-from training.tokens.tokenizer import RTT_START, VOCABULARY_SIZE
+from training.tokens.tokenizer import FIRST_BYTE, RTT_START, VOCABULARY_SIZE
 
 if TYPE_CHECKING:
     from training.maxtext import iterators, run_config
@@ -272,6 +273,20 @@ def test_bytes_of_rtts_weigh_more_in_gradients_and_losses_stay():
     np.testing.assert_allclose(losses, plain_losses, rtol=1e-5)
     found = gradient(weighted, 1.0)
     np.testing.assert_allclose(found, gradient(plain, expected), rtol=1e-4, atol=1e-7)
+
+
+def test_first_weights_of_near_bytes_are_alike():
+    import jax
+
+    width = 20_000
+    weights = np.asarray(iterators.first_weights(jax.random.key(0), (384, width)))
+    products = weights @ weights.T
+    np.testing.assert_allclose(products[:FIRST_BYTE], np.eye(384)[:FIRST_BYTE], atol=0.05)
+    of_bytes = products[FIRST_BYTE:VOCABULARY_SIZE, FIRST_BYTE:VOCABULARY_SIZE]
+    np.testing.assert_allclose(of_bytes.diagonal(), 1, atol=0.05)
+    for distance in (1, 3, 6, 12, 100):
+        expected = math.exp(-((distance / 6) ** 2) / 2) / 2
+        assert of_bytes.diagonal(distance).mean() == pytest.approx(expected, abs=0.02)
 
 
 # --- MaxText itself -------------------------------------------------------------------------------
