@@ -292,7 +292,9 @@ _RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_rea
 _METRICS = ("self", "metrics", "step", "step_time")
 _LOSS = ("logits", "targets", "z_loss")
 _TRANSFORMER = ("self", "config", "mesh", "quant", "model_mode", "rngs")
-_CROSS_ENTROPY = getattr(max_utils, "cross_entropy_with_logits", None)  # see `check_maxtext`
+# MaxText's own, also where another run of this process has replaced them; see `check_maxtext`.
+_CROSS_ENTROPY = getattr(max_utils, "cross_entropy_with_logits", None)
+_TRANSFORMER_INIT = getattr(models, "Transformer", object).__init__
 
 
 def _metric_logger() -> Any:
@@ -381,9 +383,8 @@ def connect(rtt_weight: float) -> Connection:
     grain_utility.for_restore = _for_restore
     metric_logger.record_train_metrics = record_with_feed
     train_utils.create_checkpoint_manager = create_and_keep
-    # MaxText's own, also where another run of this process has replaced it.
     max_utils.cross_entropy_with_logits = weight_rtts(_CROSS_ENTROPY, rtt_weight)
-    models.Transformer.__init__ = with_alike_bytes(models.Transformer.__init__)
+    models.Transformer.__init__ = with_alike_bytes(_TRANSFORMER_INIT)
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
     # MaxText's would send SIGTERM to every orphaned multiprocessing process on the machine.
     multihost_dataloading._cleanup_orphaned_multiprocessing_processes = lambda: None
