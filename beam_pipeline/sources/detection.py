@@ -5,12 +5,15 @@ Names of files do not count. A file of another kind is refused before anything i
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
+import pyarrow as pa
 
+from beam_pipeline.dataset import addresses
 from beam_pipeline.documents.json_records import ArrayError, split_objects
 from beam_pipeline.sources import mapping, tables
 from beam_pipeline.sources.options import COLUMNS, InputFormat, ReadOptions
@@ -47,6 +50,7 @@ _FPING_CURES = {
     "event_time": "run fping with -D, or pass --columns event_time==TIME",
     "src_addr": "pass --columns src_addr==ADDRESS, that of the host that ran fping",
 }
+_NAME = re.compile(r"[^\W\d][\w .()/%-]*")  # of a column
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
@@ -98,7 +102,7 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
         return Detected(_guess_by_names(head) if wanted == "auto" else wanted)
     keys = list(dict.fromkeys(key for each in objects for key in each))
     lacking = _lacking(objects, path, options)
-    if wanted in ("auto", "json") and lacking is None:
+    if wanted in ("auto", "json") and not lacking:
         batch = tables.parse_together(texts)
         problem = batch and mapping.problem_of(
             batch.schema, options.mapping, mapping.partitions_of(path)
@@ -117,19 +121,30 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
             return Detected("json", f"is JSON with the fields {shown}, {name}: {cure}")
     if (problem := _not(wanted, "json", "JSON of another schema")) is not None:
         return Detected("json", f"{problem} (fields {mapping.shortened(keys)})")
-    return Detected("json", mapping.missing(*lacking, keys) if lacking else None)
+    leaves = list(dict.fromkeys(name for each in objects for name in _leaves(each)))
+    return Detected("json", mapping.missing(lacking, leaves) if lacking else None)
+
+
+def _leaves(record: dict[str, Any], outer: str = "") -> Iterator[str]:
+    """Yields the dotted names of the values of a record."""
+    for name, value in record.items():
+        if type(value) is dict:
+            yield from _leaves(value, f"{outer}{name}.")
+        else:
+            yield outer + name
 
 
 def _lacking(
     objects: Sequence[dict[str, Any]], path: str, options: ReadOptions
-) -> tuple[str, str] | None:
-    """Returns the first column that no object has, and its name there."""
+) -> list[tuple[str, str]]:
+    """Returns the columns that no object has, and their names there."""
+    lacking: list[tuple[str, str]] = []
     for column, source in options.mapping.names.items():
         for name in source.names:
             is_there = any(mapping.find_value(each, name) is not None for each in objects)
             if not is_there and name not in mapping.partitions_of(path) and column != "ip_version":
-                return column, name
-    return None
+                lacking.append((column, name))
+    return lacking
 
 
 def _first_objects(head: bytes) -> tuple[list[bytes], list[dict[str, Any]]]:
@@ -178,11 +193,11 @@ def _fping_problem(
     ]
     if not pings and not any("warning" in each for each in objects):
         return "has only fping's summaries: run fping -J -D without -q or -Q"
-    if pings and (lacking := _lacking(pings, path, options)) is not None:
-        column, name = lacking
+    if pings and (lacking := _lacking(pings, path, options)):
+        column, name = lacking[0]
         if column == name in _FPING_CURES:
             return f"holds pings of fping, without {column}: {_FPING_CURES[column]}"
-        return mapping.missing(column, name, tables.FPING_COLUMNS)
+        return mapping.missing(lacking, tables.FPING_COLUMNS)
     times = [
         str(ping[name]) for name in options.mapping.names["event_time"].names for ping in pings
     ]
@@ -240,9 +255,11 @@ def _detect_text(head: bytes, path: str, options: ReadOptions) -> Detected:
     # Values may have another encoding than UTF-8: only those of our columns count.
     is_table = b"\0" not in head and (names.intersection(dialect.names) or wanted == "csv")
     if not is_table:
+        problem = None if b"\0" in head else _no_table_problem(lines[0], dialect, options)
         return Detected(
             "csv",
-            f"is neither Parquet, Arrow, JSON nor delimited text with one of the columns "
+            problem
+            or f"is neither Parquet, Arrow, JSON nor delimited text with one of the columns "
             f"{', '.join(sorted(names))} by its first bytes{seen}; see docs/your_data.md for other "
             "formats",
         )
@@ -253,6 +270,31 @@ def _detect_text(head: bytes, path: str, options: ReadOptions) -> Detected:
         dialect.schema, options.mapping, mapping.partitions_of(path), shown
     )
     return Detected("csv", problem or _time_problem(lines, dialect, options))
+
+
+def _no_table_problem(line: bytes, dialect: tables.Dialect, options: ReadOptions) -> str | None:
+    """Returns what is wrong with a first line without our names, if it is one of a table."""
+    names = [name for name in dialect.names if name]
+    if len(names) > 2 and all(map(_NAME.fullmatch, names)):
+        lacking = [
+            (column, name)
+            for column, source in options.mapping.names.items()
+            for name in source.names
+            if column != "ip_version"
+        ]
+        return mapping.missing(lacking, [] if options.anonymize else names)
+    if _has_address(names):
+        return (
+            "has no first line with the names of columns: pass their positions, counted from 1, "
+            "as in --columns event_time=1,src_addr=2,dst_addr=3,rtt=4"
+        )
+    if _has_address(line.decode("utf-8", "replace").split()):
+        return "is text delimited by spaces: convert it, tr -s ' ' , < FILE > FILE.csv"
+    return None
+
+
+def _has_address(texts: Sequence[str]) -> bool:
+    return bool(np.isin(addresses.parse(pa.array(texts, pa.string()))[2], (4, 6)).any())
 
 
 def _time_problem(

@@ -8,6 +8,8 @@ converted column and marked as unreadable; `measurements.check` makes it a dead 
 
 import contextlib
 import ipaddress
+import re
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -31,6 +33,14 @@ _ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?"
 _ZONED = _ISO + r"(Z|[+-]\d\d(:?\d\d)?)$"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _NO_CHILD = (KeyError, TypeError, AttributeError, pa.ArrowInvalid)
+# What other names of a column have in common.
+_ALIKE = {
+    "event_time": r"time|date|stamp|\bts",
+    "src_addr": "src|source|from|probe|vantage",
+    "dst_addr": r"dst|dest|target|\b(to|host)\b",
+    "ip_version": r"\bip_?v|\baf\b|family",
+    "rtt": "rtt|laten|delay|ping|avg",
+}
 UNIT_CURE = "pass --time_unit=s, ms, us or ns"
 
 
@@ -118,6 +128,7 @@ def problem_of(
 
     `shown` are the names that a message may list, by default all.
     """
+    lacking: list[tuple[str, str]] = []
     for column, source in mapping.names.items():
         for name in source.names:
             count = len(schema.get_all_field_indices(name))
@@ -128,16 +139,27 @@ def problem_of(
                 if problem := _type_problem(column, name, _value_type(dtype), source, mapping):
                     return problem
             elif name not in partitions and not (column == "ip_version" == name):
-                return missing(column, name, schema.names if shown is None else shown)
-    return None
+                lacking.append((column, name))
+    return missing(lacking, schema.names if shown is None else shown) if lacking else None
 
 
-def missing(column: str, name: str, names: Sequence[str]) -> str:
-    """Returns one line about a column that a table lacks; `names` are those it has."""
+def missing(lacking: Sequence[tuple[str, str]], names: Sequence[str]) -> str:
+    """Returns one line about columns that a table lacks, with what may be meant of those it has.
+
+    `lacking` are columns and their names there, `names` those that the table has.
+    """
+    wanted = ", ".join(repr(name) for _, name in lacking)
+    pairs = ",".join(f"{column}={_alike(column, names)}" for column in dict(lacking))
     return (
-        f"has no column {name!r} (only {shortened(names)}); if {column} has another name there, "
-        f"pass --columns {column}=NAME"
+        f"has no column {wanted} (only {shortened(names)}); "
+        f"give other names in --columns {shlex.quote(pairs)}"
     )
+
+
+def _alike(column: str, names: Sequence[str]) -> str:
+    """Returns the only name that sounds like a column, or NAME."""
+    found = [name for name in names if re.search(_ALIKE[column], name.lower())]
+    return found[0] if len(found) == 1 else "NAME"
 
 
 def shortened(names: Sequence[str], most: int = 12) -> str:

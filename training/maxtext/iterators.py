@@ -73,6 +73,9 @@ class _NetworkKeys(types.MaxTextConfig):
         if values.get("dataset_type") != "network":
             return values
         values = {**values, "dataset_type": "grain"}
+        for key, field in cls.model_fields.items():  # network_x= is read as None
+            if field.annotation is str and values.get(key, "") is None:
+                values[key] = ""
         for split in ("train", "eval"):
             files = values.get(f"network_{split}_files", "")
             if isinstance(files, dict):  # JSON, as OmegaConf has read it

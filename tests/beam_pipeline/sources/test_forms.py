@@ -208,8 +208,11 @@ def test_int96_of_any_year(tmp_path: Path) -> None:
         (b'{"id": "x", "type": "ping", "target": "a", "results": []}', "Globalping"),
         (b'{"start_time": 1, "synth_addr": "192.0.2.1", "pings": []}', "BigQuery"),
         (b'{"2": [{"prb_id": 2}]}', "RIPE Atlas results by probe"),
-        (b'{"ts": "2026-01-01", "src_addr": "192.0.2.1"}', "--columns event_time=NAME"),
-        (b"ts,src_addr\n1,2\n", "--columns event_time=NAME"),
+        (b'{"ts": 1, "a": {"from": "x", "to": "y"}}', "=ts,src_addr=a.from,dst_addr=a.to,rtt=NAME"),
+        (b"ts,src_addr\n1,2\n", "'dst_addr', 'rtt' .*event_time=ts,dst_addr=NAME,rtt=NAME"),
+        (b"Time;Probe;Target;RTT (ms)\n", "'event_time=Time,src_addr=.*,rtt=RTT .ms.'"),
+        (b"1,192.0.2.1,192.0.2.2,3.5\n", "positions, counted from 1"),
+        (b"1 192.0.2.1  192.0.2.2 3.5\n", "tr -s"),
         (b"ORC" + bytes(20), "an ORC file"),
         (b"PK\3\4" + bytes(20), "unzip"),
         (b"\x12\5\0\1" + bytes(20), "sc_warts2json"),
@@ -253,7 +256,7 @@ def test_missing_and_duplicate_columns() -> None:
     assert "has 2 columns named 'rtt'" in (
         problem_of(schema.append(schema.field("rtt")), Mapping()) or ""
     )
-    assert "pass --columns rtt=NAME" in (problem_of(schema.remove(4), Mapping()) or "")
+    assert "in --columns rtt=NAME" in (problem_of(schema.remove(4), Mapping()) or "")
 
 
 # --- which files ---------------------------------------------------------------------------------
