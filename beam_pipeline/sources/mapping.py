@@ -33,13 +33,13 @@ _ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?"
 _ZONED = _ISO + r"(Z|[+-]\d\d(:?\d\d)?)$"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _NO_CHILD = (KeyError, TypeError, AttributeError, pa.ArrowInvalid)
-# What other names of a column have in common.
+# What other names of a column have in common, likely ones first.
 _ALIKE = {
-    "event_time": r"time|date|stamp|\bts",
-    "src_addr": "src|source|from|probe|vantage",
-    "dst_addr": r"dst|dest|target|\b(to|host)\b",
-    "ip_version": r"\bip_?v|\baf\b|family",
-    "rtt": "rtt|laten|delay|ping|avg",
+    "event_time": ("time", "date", "stamp", r"\bts"),
+    "src_addr": ("src", "source", "from", "probe", "vantage"),
+    "dst_addr": ("dst", "dest", "target", r"\bto\b", r"\bhost\b"),
+    "ip_version": (r"\bip_?v", r"\baf\b", "family"),
+    "rtt": ("rtt", "laten", "delay", "ping", "avg"),
 }
 UNIT_CURE = "pass --time_unit=s, ms, us or ns"
 
@@ -157,9 +157,12 @@ def missing(lacking: Sequence[tuple[str, str]], names: Sequence[str]) -> str:
 
 
 def _alike(column: str, names: Sequence[str]) -> str:
-    """Returns the only name that sounds like a column, or NAME."""
-    found = [name for name in names if re.search(_ALIKE[column], name.lower())]
-    return found[0] if len(found) == 1 else "NAME"
+    """Returns the only name that has something in common with a column's, or NAME."""
+    for word in _ALIKE[column]:
+        found = [name for name in names if re.search(word, name.lower())]
+        if len(found) == 1:
+            return found[0]
+    return "NAME"
 
 
 def shortened(names: Sequence[str], most: int = 12) -> str:
