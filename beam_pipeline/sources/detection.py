@@ -50,6 +50,7 @@ _FPING_CURES = {
     "event_time": "run fping with -D, or pass --columns event_time==TIME",
     "src_addr": "pass --columns src_addr==ADDRESS, that of the host that ran fping",
 }
+_SHOWN_DEPTH = 4  # of nested fields, in a message
 _NAME = re.compile(r"[^\W\d][\w .()/%-]*")  # of a column
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
@@ -121,15 +122,17 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
             return Detected("json", f"is JSON with the fields {shown}, {name}: {cure}")
     if (problem := _not(wanted, "json", "JSON of another schema")) is not None:
         return Detected("json", f"{problem} (fields {mapping.shortened(keys)})")
-    leaves = list(dict.fromkeys(name for each in objects for name in _leaves(each)))
+    # Names within a field may be addresses.
+    depth = 0 if options.anonymize else _SHOWN_DEPTH
+    leaves = list(dict.fromkeys(name for each in objects for name in _leaves(each, depth)))
     return Detected("json", mapping.missing(lacking, leaves) if lacking else None)
 
 
-def _leaves(record: dict[str, Any], outer: str = "") -> Iterator[str]:
-    """Yields the dotted names of the values of a record."""
+def _leaves(record: dict[str, Any], depth: int, outer: str = "") -> Iterator[str]:
+    """Yields the dotted names of the values of a record, down to a depth."""
     for name, value in record.items():
-        if type(value) is dict:
-            yield from _leaves(value, f"{outer}{name}.")
+        if depth and type(value) is dict:
+            yield from _leaves(value, depth - 1, f"{outer}{name}.")
         else:
             yield outer + name
 
@@ -253,9 +256,10 @@ def _detect_text(head: bytes, path: str, options: ReadOptions) -> Detected:
     dialect = tables.find_dialect(lines[0], options.mapping)
     names = {name for source in options.mapping.sources for name in source.names}
     # Values may have another encoding than UTF-8: only those of our columns count.
-    is_table = b"\0" not in head and (names.intersection(dialect.names) or wanted == "csv")
-    if not is_table:
-        problem = None if b"\0" in head else _no_table_problem(lines[0], dialect, options)
+    is_text = b"\0" not in head
+    is_ours = names.intersection(dialect.names) or wanted == "csv"
+    if not (is_text and (is_ours or _has_header(dialect))):
+        problem = _no_table_problem(lines[0], dialect) if is_text else None
         return Detected(
             "csv",
             problem
@@ -272,18 +276,15 @@ def _detect_text(head: bytes, path: str, options: ReadOptions) -> Detected:
     return Detected("csv", problem or _time_problem(lines, dialect, options))
 
 
-def _no_table_problem(line: bytes, dialect: tables.Dialect, options: ReadOptions) -> str | None:
-    """Returns what is wrong with a first line without our names, if it is one of a table."""
+def _has_header(dialect: tables.Dialect) -> bool:
+    """Returns whether a first line has names of columns, be they not ours."""
     names = [name for name in dialect.names if name]
-    if len(names) > 2 and all(map(_NAME.fullmatch, names)):
-        lacking = [
-            (column, name)
-            for column, source in options.mapping.names.items()
-            for name in source.names
-            if column != "ip_version"
-        ]
-        return mapping.missing(lacking, [] if options.anonymize else names)
-    if _has_address(names):
+    return len(names) > 2 and all(map(_NAME.fullmatch, names))
+
+
+def _no_table_problem(line: bytes, dialect: tables.Dialect) -> str | None:
+    """Returns what is wrong with a first line of values, if it has an address."""
+    if _has_address(dialect.names):
         return (
             "has no first line with the names of columns: pass their positions, counted from 1, "
             "as in --columns event_time=1,src_addr=2,dst_addr=3,rtt=4"

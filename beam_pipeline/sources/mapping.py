@@ -124,7 +124,7 @@ def problem_of(
     partitions: Collection[str] = (),
     shown: Sequence[str] | None = None,
 ) -> str | None:
-    """Returns one line about the first missing or unsuited column of a table, with a cure.
+    """Returns one line about the first unsuited or all missing columns of a table, with a cure.
 
     `shown` are the names that a message may list, by default all.
     """
@@ -160,6 +160,7 @@ def _alike(column: str, names: Sequence[str]) -> str:
     """Returns the only name that has something in common with a column's, or NAME."""
     for word in _ALIKE[column]:
         found = [name for name in names if re.search(word, name.lower())]
+        found = [name for name in found if name.isprintable() and "," not in name]  # for the flag
         if len(found) == 1:
             return found[0]
     return "NAME"

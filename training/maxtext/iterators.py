@@ -74,7 +74,8 @@ class _NetworkKeys(types.MaxTextConfig):
             return values
         values = {**values, "dataset_type": "grain"}
         for key, field in cls.model_fields.items():  # network_x= is read as None
-            if field.annotation is str and values.get(key, "") is None:
+            is_text = key.startswith("network_") and field.annotation is str
+            if is_text and values.get(key, "") is None:
                 values[key] = ""
         for split in ("train", "eval"):
             files = values.get(f"network_{split}_files", "")

@@ -210,6 +210,7 @@ def test_int96_of_any_year(tmp_path: Path) -> None:
         (b'{"2": [{"prb_id": 2}]}', "RIPE Atlas results by probe"),
         (b'{"ts": 1, "a": {"from": "x", "to": "y"}}', "=ts,src_addr=a.from,dst_addr=a.to,rtt=NAME"),
         (b"ts,src_addr\n1,2\n", "'dst_addr', 'rtt' .*event_time=ts,dst_addr=NAME,rtt=NAME"),
+        (b'{"a":' * 1020 + b"1" + b"}" * 1020, "only a.a.a.a.a."),
         (b"Time;Probe;Target;RTT (ms)\n", "'event_time=Time,src_addr=.*,rtt=RTT .ms.'"),
         (b"1,192.0.2.1,192.0.2.2,3.5\n", "positions, counted from 1"),
         (b"1 192.0.2.1  192.0.2.2 3.5\n", "tr -s"),
