@@ -125,7 +125,7 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
     # Names within a field may be addresses.
     depth = 0 if options.anonymize else _SHOWN_DEPTH
     leaves = list(dict.fromkeys(name for each in objects for name in _leaves(each, depth)))
-    return Detected("json", mapping.missing(lacking, leaves) if lacking else None)
+    return Detected("json", mapping.missing(lacking, leaves, options.mapping) if lacking else None)
 
 
 def _leaves(record: dict[str, Any], depth: int, outer: str = "") -> Iterator[str]:
@@ -200,7 +200,7 @@ def _fping_problem(
         column, name = lacking[0]
         if column == name in _FPING_CURES:
             return f"holds pings of fping, without {column}: {_FPING_CURES[column]}"
-        return mapping.missing(lacking, tables.FPING_COLUMNS)
+        return mapping.missing(lacking, tables.FPING_COLUMNS, options.mapping)
     times = [
         str(ping[name]) for name in options.mapping.names["event_time"].names for ping in pings
     ]

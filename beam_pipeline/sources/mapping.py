@@ -140,16 +140,19 @@ def problem_of(
                     return problem
             elif name not in partitions and not (column == "ip_version" == name):
                 lacking.append((column, name))
-    return missing(lacking, schema.names if shown is None else shown) if lacking else None
+    names = schema.names if shown is None else shown
+    return missing(lacking, names, mapping) if lacking else None
 
 
-def missing(lacking: Sequence[tuple[str, str]], names: Sequence[str]) -> str:
+def missing(lacking: Sequence[tuple[str, str]], names: Sequence[str], mapping: Mapping) -> str:
     """Returns one line about columns that a table lacks, with what may be meant of those it has.
 
     `lacking` are columns and their names there, `names` those that the table has.
     """
     wanted = ", ".join(repr(name) for _, name in lacking)
-    pairs = ",".join(f"{column}={_alike(column, names)}" for column in dict(lacking))
+    given = {name: each.text for name, each in mapping.names.items() if each != Source((name,))}
+    guessed = {column: _alike(column, names) for column in dict(lacking)}
+    pairs = ",".join(f"{column}={text}" for column, text in (given | guessed).items())
     return (
         f"has no column {wanted} (only {shortened(names)}); "
         f"give other names in --columns {shlex.quote(pairs)}"
@@ -463,7 +466,7 @@ def _times(column: pa.Array, unit: str) -> tuple[pa.Array, np.ndarray]:
     bad = bad | ~(np.abs(values) < _MAX_US)
     times = np.where(bad, 0, np.round(values)).astype(np.int64)
     nulls = _is_null(numbers)
-    return pa.array(times, pa.timestamp("us"), mask=nulls | bad), bad & ~nulls | bad
+    return pa.array(times, pa.timestamp("us"), mask=nulls | bad), bad
 
 
 def _iso_times(column: pa.Array) -> tuple[pa.Array, np.ndarray]:

@@ -104,6 +104,12 @@ class Source(NamedTuple):
     constant: str | None = None  # a value for all rows, in place of names
     is_packed: bool = False  # an address as a number or as 4 or 16 bytes
 
+    @property
+    def text(self) -> str:
+        """Returns what --columns has after `COLUMN=`."""
+        value = ",".join(self.names) if self.constant is None else f"={self.constant}"
+        return f"{value}:packed" if self.is_packed else value
+
 
 @dataclass(frozen=True)
 class Mapping:

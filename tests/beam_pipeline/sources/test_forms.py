@@ -258,6 +258,11 @@ def test_missing_and_duplicate_columns() -> None:
         problem_of(schema.append(schema.field("rtt")), Mapping()) or ""
     )
     assert "in --columns rtt=NAME" in (problem_of(schema.remove(4), Mapping()) or "")
+    given = "src_addr=src_addr:packed,dst_addr==192.0.2.1,event_time=at"
+    packed = schema.set(1, pa.field("src_addr", pa.int64()))
+    problem = problem_of(packed, Mapping(parse_columns(given))) or ""
+    # What was given and holds is part of the cure.
+    assert problem.endswith("event_time=event_time,src_addr=src_addr:packed,dst_addr==192.0.2.1")
 
 
 # --- which files ---------------------------------------------------------------------------------
