@@ -170,6 +170,12 @@ def program(command: str, module: str) -> str:
     return f"probeline {command}" if sys.argv[0].startswith("probeline ") else f"python -m {module}"
 
 
+def shortened(names: Sequence[str], most: int = 12) -> str:
+    """Returns a list of names for a message, cut with a count."""
+    shown = ", ".join(name[:40] for name in names[:most]) or "none"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
 def printable(text: str) -> str:
     """Returns a text for a terminal, with control characters and undecodable bytes as escapes."""
     if text.isprintable():

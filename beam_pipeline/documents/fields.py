@@ -2,9 +2,9 @@
 
 A nested field has a name such as `doc.question`. If the record has a field of exactly that name,
 that field is read. Otherwise the parts between dots lead from object to object; a number is a
-position in a list, and any other part applies to each element of a list. `messages[].content` is
-the same as `messages.content`; `messages[role=user|system].content` takes only elements whose
-`role` is one of these.
+position in a list, and any other part applies to each element of a list. `messages[].content` and
+`messages[*].content` are the same as `messages.content`; `messages[role=user|system].content` takes
+only elements whose `role` is one of these.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ DOCUMENT_NAME = re.compile(
     re.IGNORECASE,
 )
 _DIGEST_BYTES = 8
+_SHOWN_DEPTH = 4  # of nested fields, in a message
 _packed = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -55,6 +56,20 @@ def top_level(name: str, present: Iterable[str]) -> list[str]:
     return [each for each in dict.fromkeys(names) if each in present]
 
 
+def leaf_names(
+    record: dict[str, Any], nested: bool = True, in_lists: bool = False, outer: str = ""
+) -> Iterator[str]:
+    """Yields the names of the values in a record, nested ones dotted, the lowest cut."""
+    for name, value in record.items():
+        values = value if in_lists and isinstance(value, list) else [value]
+        inner = [each for each in values if isinstance(each, dict)]
+        if nested and inner and outer.count(".") < _SHOWN_DEPTH:
+            for each in inner:
+                yield from leaf_names(each, nested, in_lists, f"{outer}{name}.")
+        else:
+            yield outer + name
+
+
 def places_at(record: dict[str, Any], name: str) -> Iterator[tuple[Path, Any]]:
     """Yields the values of a field in order, without nulls, with their paths in the record."""
     return _places(record, [name] if name in record else _PART.findall(name) or [""], ())
@@ -79,9 +94,11 @@ def _places(value: Any, parts: Sequence[str], path: Path) -> Iterator[tuple[Path
 
 
 def _has(element: Any, condition: str) -> bool:
-    """Returns whether an element has one of the values of `key=value|value`; "" is no condition."""
+    """Returns whether an element has one of the values of `key=value|value`; "" and "*": any."""
     key, _, allowed = condition.partition("=")
-    return not condition or (isinstance(element, dict) and element.get(key) in allowed.split("|"))
+    return condition in ("", "*") or (
+        isinstance(element, dict) and element.get(key) in allowed.split("|")
+    )
 
 
 def texts_at(record: dict[str, Any], name: str) -> Iterator[tuple[Path, str]]:

@@ -127,10 +127,13 @@ def match_documents(
             elif unread is not None:
                 unread.append(file.path)
         if not files:
+            cure = "check the path, and quote a pattern so that the shell does not expand it"
+            if matched:
+                others = f" and {len(matched) - 1} more" if len(matched) > 1 else ""
+                cure = f"it matches only {matched[0].path}{others}"
             raise UsageError(
                 f"{option}={pattern} matches no file of documents: .jsonl, .ndjson, .json (plain, "
-                ".gz, .zst, .bz2 or .xz) or .parquet; check the path, and quote a pattern so that "
-                "the shell does not expand it"
+                f".gz, .zst, .bz2 or .xz) or .parquet; {cure}"
             )
         found = files | found
     check_regular(found)

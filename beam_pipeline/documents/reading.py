@@ -9,6 +9,7 @@ JSON and TFRecord may be compressed with gzip, bzip2, xz or Zstandard; files are
 Memory: a few MiB, or a few times the largest record.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import cast
@@ -19,7 +20,7 @@ from beam_pipeline.dataset.tfrecord import DamagedRecordError, read_records
 from beam_pipeline.documents import json as document_json
 from beam_pipeline.documents import parquet as document_parquet
 from beam_pipeline.documents.batch import DocumentBatch
-from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.fields import Fields, leaf_names
 from beam_pipeline.documents.files import CURE, InputFile, WorkUnit, cut_into_work_units
 from beam_pipeline.documents.json import BadRecordError
 from beam_pipeline.documents.json_records import ArrayError, Records, split_records
@@ -40,6 +41,7 @@ Columns = Callable[[str, pa.Schema], list[str] | None]
 DAMAGED = (*DAMAGE, ArrayError, DamagedRecordError)  # raised by `read_unit` for a damaged file
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_RECORDS = 4096
+_LIST_LEVELS = re.compile(r"\.list\.(element|item)\b")  # of a column of Parquet
 
 
 # --- containers -----------------------------------------------------------------------------------
@@ -143,12 +145,13 @@ def read_texts(unit: WorkUnit, fields: Fields = Fields()) -> Iterator[DocumentBa
 
 
 def fields_of(file: InputFile) -> list[str]:
-    """Returns the names of the fields of a file's first readable record."""
+    """Returns the names of the fields of a file's first readable record, nested ones dotted."""
     unit = cut_into_work_units(file, max(1, file.num_bytes))[0]
     with explained_damage(unit.path, CURE, (ArrayError,), row=0):
         if unit.file.format == "parquet":
             with open_parquet(unit.path) as parquet:
-                return parquet.schema_arrow.names
+                columns = map(parquet.schema.column, range(len(parquet.schema)))
+                return [_LIST_LEVELS.sub("", column.path) for column in columns]
         pieces = cast(Iterator[Records], read_unit(unit))
         for record in chain.from_iterable(records.each() for records in pieces):
             try:
@@ -156,5 +159,5 @@ def fields_of(file: InputFile) -> list[str]:
             except BadRecordError:
                 continue
             if isinstance(document, dict):
-                return list(document)
+                return list(dict.fromkeys(leaf_names(document, in_lists=True)))
     return []

@@ -25,7 +25,7 @@ from beam_pipeline.documents.batch import DocumentBatch, array_buffers, decode, 
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.files import InputFile, cut_into_work_units
 from beam_pipeline.documents.reading import fields_of, read_texts
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, shortened
 from beam_pipeline.overlap.evaluation_sources import match_sources, name_with_field
 from beam_pipeline.overlap.ngrams.arrays import map_file
 from beam_pipeline.overlap.ngrams.token_batches import Texts
@@ -144,9 +144,9 @@ def _without_text(given: EvaluationFile, fields: Fields, letters: Sequence[DeadL
         return f"{problem}: {explain_letters(count_by_reason(of_file), of_file)}"
     names = fields_of(given.file)
     cure = "name the field with --eval_text_field"
-    if {"doc", "arguments"} <= set(names):
+    if {"doc", "arguments"} <= {name.partition(".")[0] for name in names}:
         cure += ", or say --eval_format=lm_eval for samples of lm-evaluation-harness"
-    return f"{problem}: its records have {', '.join(names) or 'no fields'}; {cure}"
+    return f"{problem}: its records have {shortened(names)}; {cure}"
 
 
 def _read_batches(

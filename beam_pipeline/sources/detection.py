@@ -5,7 +5,7 @@ Names of files do not count. A file of another kind is refused before anything i
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -14,7 +14,9 @@ import orjson
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.documents.fields import leaf_names
 from beam_pipeline.documents.json_records import ArrayError, split_objects
+from beam_pipeline.errors import shortened
 from beam_pipeline.sources import mapping, tables
 from beam_pipeline.sources.options import COLUMNS, InputFormat, ReadOptions
 
@@ -50,7 +52,6 @@ _FPING_CURES = {
     "event_time": "run fping with -D, or pass --columns event_time==TIME",
     "src_addr": "pass --columns src_addr==ADDRESS, that of the host that ran fping",
 }
-_SHOWN_DEPTH = 4  # of nested fields, in a message
 _NAME = re.compile(r"[^\W\d][\w .()/%-]*")  # of a column
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
@@ -118,23 +119,14 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
         return Detected("fping_json", problem or _fping_problem(objects, path, options))
     for name, cure, holds in _LOOK_ALIKES:
         if holds(objects):
-            shown = mapping.shortened(keys)
+            shown = shortened(keys)
             return Detected("json", f"is JSON with the fields {shown}, {name}: {cure}")
     if (problem := _not(wanted, "json", "JSON of another schema")) is not None:
-        return Detected("json", f"{problem} (fields {mapping.shortened(keys)})")
+        return Detected("json", f"{problem} (fields {shortened(keys)})")
     # Names within a field may be addresses.
-    depth = 0 if options.anonymize else _SHOWN_DEPTH
-    leaves = list(dict.fromkeys(name for each in objects for name in _leaves(each, depth)))
+    leaves = [name for each in objects for name in leaf_names(each, nested=not options.anonymize)]
+    leaves = list(dict.fromkeys(leaves))
     return Detected("json", mapping.missing(lacking, leaves, options.mapping) if lacking else None)
-
-
-def _leaves(record: dict[str, Any], depth: int, outer: str = "") -> Iterator[str]:
-    """Yields the dotted names of the values of a record, down to a depth."""
-    for name, value in record.items():
-        if depth and type(value) is dict:
-            yield from _leaves(value, depth - 1, f"{outer}{name}.")
-        else:
-            yield outer + name
 
 
 def _lacking(

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.end_names import address_of, is_name
+from beam_pipeline.errors import shortened
 from beam_pipeline.sources.options import COLUMNS, Mapping, Source
 
 _NUMBER_PER_US = {"s": 1e-6, "ms": 1e-3, "us": 1.0, "ns": 1e3}
@@ -167,12 +168,6 @@ def _alike(column: str, names: Sequence[str]) -> str:
         if len(found) == 1:
             return found[0]
     return "NAME"
-
-
-def shortened(names: Sequence[str], most: int = 12) -> str:
-    """Returns a list of names for a message, cut with a count."""
-    shown = ", ".join(name[:40] for name in names[:most]) or "none"
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _type_problem(

@@ -18,7 +18,7 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.dataset.dead_letters import DeadLetter, explain_letters
 from beam_pipeline.documents.files import InputFile
 from beam_pipeline.documents.reading import fields_of
-from beam_pipeline.errors import ProbelineError, printable
+from beam_pipeline.errors import ProbelineError, printable, shortened
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.job.config import DeconConfig, Preset
@@ -349,7 +349,7 @@ def _why_without_texts(
     total: Counter[str], letters: Mapping[str, int], first_file: InputFile, prepared: Prepared
 ) -> Iterator[str]:
     if total["train_without_text"] or not letters:
-        names = ", ".join(fields_of(first_file)) or "no fields"
+        names = shortened(fields_of(first_file))
         yield f"name the field with --text_field; {first_file.path} has {names}"
     if letters:
         paths = [file.path for file in match(letters_path(f"{prepared.folder}/*"))]

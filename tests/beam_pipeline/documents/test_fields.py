@@ -88,6 +88,7 @@ RECORD: dict[str, Any] = {
         ("choices.1.0", ["b"]),
         ("answers.text", ["one", "two"]),
         ("answers[].text", ["one", "two"]),
+        ("answers[*].text", ["one", "two"]),
         ("answers[text=one|two].text", ["one"]),
         ("answers[text=one]", [{"text": "one"}]),
         ("choices[]", ["a", "b", 3]),

@@ -102,7 +102,7 @@ def test_a_field_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "eval").mkdir()
     pq.write_table(pa.Table.from_pylist(ROWS), table := tmp_path / "eval/test.parquet")
     for path, flags, message in (
-        (table, [], "in the field 'content': its records have qid, doc, gold; name the field with"),
+        (table, [], "its records have qid, doc.question, doc.choices, gold; name the field with"),
         (None, ["--eval_text_field=doc.question,anwser"], "in the field 'anwser': correct --eval"),
         (None, ["--eval_text_field=doc"], "no record with a text in the field 'doc'"),
     ):
