@@ -130,7 +130,7 @@ def match_documents(
             cure = "check the path, and quote a pattern so that the shell does not expand it"
             if matched:
                 others = f" and {len(matched) - 1} more" if len(matched) > 1 else ""
-                cure = f"it matches only {matched[0].path}{others}"
+                cure = f"convert {matched[0].path}{others} to one of these"
             raise UsageError(
                 f"{option}={pattern} matches no file of documents: .jsonl, .ndjson, .json (plain, "
                 f".gz, .zst, .bz2 or .xz) or .parquet; {cure}"
