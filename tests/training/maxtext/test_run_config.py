@@ -254,15 +254,15 @@ def test_the_config_of_a_stage_ends_with_it():
 # --- the loss -------------------------------------------------------------------------------------
 
 
-def test_bytes_of_rtts_weigh_more_in_gradients_and_losses_stay():
+def test_first_bytes_of_rtts_weigh_more_in_gradients_and_losses_stay():
     import jax
     from maxtext.utils import max_utils
 
     targets = np.full((2, 14), 20)
     targets[0, [1, 6]] = targets[1, [4, 13]] = RTT_START  # the last one's bytes are cut off
-    is_rtt = np.zeros(targets.shape, bool)
-    is_rtt[0, [2, 3, 7, 8]] = is_rtt[1, [5, 6]] = True
-    expected = np.where(is_rtt, 5, 1) * is_rtt.size / (is_rtt.size + 4 * is_rtt.sum())
+    is_first = np.zeros(targets.shape, bool)
+    is_first[0, [2, 7]] = is_first[1, 5] = True
+    expected = np.where(is_first, 5, 1) * is_first.size / (is_first.size + 4 * is_first.sum())
     logits = np.random.default_rng(0).normal(size=(*targets.shape, VOCABULARY_SIZE))
     plain, one_hot = max_utils.cross_entropy_with_logits, jax.nn.one_hot(targets, VOCABULARY_SIZE)
     weighted = iterators.weight_rtts(plain, 5.0)
