@@ -238,18 +238,18 @@ def make_network_iterator(
 
 
 def weight_rtts(cross_entropy: Any, weight: float) -> Any:
-    """Returns MaxText's cross entropy with gradients in which an RTT's first byte weighs more.
+    """Returns MaxText's cross entropy with gradients in which an RTT's bytes weigh more.
 
-    It weighs `weight` times as much as any other target, and the weights' mean is 1. The losses
-    themselves stay as they are. The second byte of an RTT is mostly noise.
+    The bytes are the two targets after RTT_START. Each weighs `weight` times as much as any other
+    target, and the weights' mean is 1. The losses themselves stay as they are.
     """
 
     @functools.wraps(cross_entropy)
     def weighted(logits, targets, z_loss=0.0):
         losses, z_losses = cross_entropy(logits, targets, z_loss)
         opens = targets[..., RTT_START]
-        is_first = jnp.pad(opens, [(0, 0)] * (opens.ndim - 1) + [(1, 0)])[..., :-1]
-        weights = 1 + (weight - 1) * is_first
+        before = jnp.pad(opens, [(0, 0)] * (opens.ndim - 1) + [(2, 0)])
+        weights = 1 + (weight - 1) * (before[..., 1:-1] + before[..., :-2])
         weights /= weights.mean()
         return weights * losses + jax.lax.stop_gradient((1 - weights) * losses), z_losses
 

@@ -47,12 +47,12 @@ def test_each_model_is_a_config_of_maxtext(config: str):
 @pytest.mark.parametrize(
     ("config", "arguments", "num_devices", "steps"),
     [
-        ("tiny", (), 1, 12_000),
+        ("tiny", (), 1, 13_000),
         ("95m", (), 8, 2_000_000_000 // (8 * 32 * 1024)),
         ("680m", (), 8, 14_000_000_000 // (8 * 16 * 1024)),
         ("95m", ("network_train_tokens=2e6", "gradient_accumulation_steps=2"), 8, 3),
         ("tiny", ("network_train_tokens=99999", "per_device_batch_size=4"), 1, 24),
-        ("tiny", ("network_curriculum=", "network_repeat_share=0.2"), 1, 12_000),
+        ("tiny", ("network_curriculum=", "network_repeat_share=0.2"), 1, 13_000),
     ],
 )
 def test_steps_given_or_of_tokens(
@@ -254,15 +254,15 @@ def test_the_config_of_a_stage_ends_with_it():
 # --- the loss -------------------------------------------------------------------------------------
 
 
-def test_first_bytes_of_rtts_weigh_more_in_gradients_and_losses_stay():
+def test_bytes_of_rtts_weigh_more_in_gradients_and_losses_stay():
     import jax
     from maxtext.utils import max_utils
 
     targets = np.full((2, 14), 20)
     targets[0, [1, 6]] = targets[1, [4, 13]] = RTT_START  # the last one's bytes are cut off
-    is_first = np.zeros(targets.shape, bool)
-    is_first[0, [2, 7]] = is_first[1, 5] = True
-    expected = np.where(is_first, 5, 1) * is_first.size / (is_first.size + 4 * is_first.sum())
+    is_rtt = np.zeros(targets.shape, bool)
+    is_rtt[0, [2, 3, 7, 8]] = is_rtt[1, [5, 6]] = True
+    expected = np.where(is_rtt, 5, 1) * is_rtt.size / (is_rtt.size + 4 * is_rtt.sum())
     logits = np.random.default_rng(0).normal(size=(*targets.shape, VOCABULARY_SIZE))
     plain, one_hot = max_utils.cross_entropy_with_logits, jax.nn.one_hot(targets, VOCABULARY_SIZE)
     weighted = iterators.weight_rtts(plain, 5.0)
