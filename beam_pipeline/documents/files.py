@@ -117,20 +117,22 @@ def match_documents(
     found: dict[str, InputFile] = {}
     for source, pattern in enumerate(patterns):
         folder, matched = match_input(pattern, option, "**")
-        files = {}
+        files, others = {}, []
         for file in matched:
             if folder is not None and re.search("(^|/)[._]", file.path[len(folder) :]):
                 continue
             if name := DOCUMENT_NAME.search(file.path):
                 is_compressed = bool(name["compressed"])
                 files[file.path] = InputFile(file, format_by_name(file.path), is_compressed, source)
-            elif unread is not None:
-                unread.append(file.path)
+            else:
+                others.append(file.path)
+        if unread is not None:
+            unread += others
         if not files:
             cure = "check the path, and quote a pattern so that the shell does not expand it"
-            if matched:
-                others = f" and {len(matched) - 1} more" if len(matched) > 1 else ""
-                cure = f"convert {matched[0].path}{others} to one of these"
+            if others:
+                more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+                cure = f"convert {others[0]}{more} to one of these"
             raise UsageError(
                 f"{option}={pattern} matches no file of documents: .jsonl, .ndjson, .json (plain, "
                 f".gz, .zst, .bz2 or .xz) or .parquet; {cure}"
