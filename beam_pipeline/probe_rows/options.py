@@ -212,6 +212,12 @@ class Options:
                 f"--anonymize_key_file={self.anonymize_key_file} requires "
                 "--anonymize=prefix_preserving: give both or neither"
             )
+        for end in ("src_addr", "dst_addr"):
+            if self.anonymize != "none" and mapping.names[end].constant is not None:
+                raise UsageError(
+                    f"--columns {end}==… with --anonymize would stand as it is in the manifest and "
+                    f"in the job's options: give {end} as a column of the files"
+                )
         self.sample()
 
     def mapping(self) -> Mapping:
