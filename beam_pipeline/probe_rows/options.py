@@ -216,7 +216,8 @@ class Options:
             if self.anonymize != "none" and mapping.names[end].constant is not None:
                 raise UsageError(
                     f"--columns {end}==… with --anonymize would stand as it is in the manifest and "
-                    f"in the job's options: give {end} as a column of the files"
+                    f"in the job's options: give {end} as a column of the files, or write a "
+                    "dataset without --anonymize and let it be this run's --input"
                 )
         self.sample()
 
