@@ -38,7 +38,8 @@ CURES = {
     "dst_addr_invalid": _ADDRESS_CURE,
     "rtt_null": "if a missing RTT means a lost ping, pass --failed=null",
     "rtt_not_finite": "if NaN means a lost ping, pass --failed=nan",
-    "rtt_unreadable": "if the text means a lost ping, name it with --failed=TEXT",
+    "rtt_unreadable": "write numbers with a point and no unit; if the text means a lost ping, name "
+    "it with --failed=TEXT",
     "rtt_out_of_range": "check the unit of the RTTs (--rtt_unit)",
     "not_a_ping": "only results of ping and traceroute are read",
     "csv_columns": "every row needs the columns of the header",

@@ -47,12 +47,17 @@ _FOREIGN = (
     (b"\xff\xfe", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
     (b"\xfe\xff", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
 )  # fmt: skip
+_TAR = slice(257, 262)  # where a tar archive has "ustar"
 _FPING_KINDS = ("resp", "timeout", "summary", "vSum", "intSum", "warning")
 _FPING_CURES = {
     "event_time": "run fping with -D, or pass --columns event_time==TIME",
     "src_addr": "pass --columns src_addr==ADDRESS, that of the host that ran fping",
 }
 _NAME = re.compile(r"[^\W\d][\w .()/%-]*")  # of a column
+# An object that begins with scalars, and then has a list of objects.
+_LIST_WITHIN = re.compile(
+    rb'\s*\{(\s*"\w+"\s*:\s*("[^"]*"|[\w.+-]+)\s*,)*\s*"\w+"\s*:\s*(\{\s*"\w+"\s*:\s*)*\[\s*\{'
+)
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
@@ -81,6 +86,8 @@ def detect(head: bytes, is_compressed: bool, path: str, options: ReadOptions) ->
     for magic, name, cure in _FOREIGN:
         if head.startswith(magic):
             return Detected("csv", f"is {name}, which is not read: {cure}")
+    if head[_TAR] == b"ustar":
+        return Detected("csv", "is a tar archive, which is not read: unpack it (tar -xf)")
     if head.lstrip()[:1] in _JSON_STARTS:
         return _detect_json(head, path, options)
     return _detect_text(head, path, options)
@@ -101,7 +108,9 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
     texts, objects = _first_objects(head)
     if not objects and wanted != "csv":
         # Bad lines are dead letters of a file whose format is known or can be guessed.
-        return Detected(_guess_by_names(head) if wanted == "auto" else wanted)
+        guess = _guess_by_names(head) if wanted == "auto" else wanted
+        is_own = wanted == "auto" and guess == "json"
+        return Detected(guess, _whole_table(head, 0, options) if is_own else None)
     keys = list(dict.fromkeys(key for each in objects for key in each))
     lacking = _lacking(objects, path, options)
     if wanted in ("auto", "json") and not lacking:
@@ -109,6 +118,8 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
         problem = batch and mapping.problem_of(
             batch.schema, options.mapping, mapping.partitions_of(path)
         )
+        if problem:
+            problem = _whole_table(head, len(objects), options) or problem
         return Detected("json", problem or None)
     if _ATLAS_FIELDS.intersection(keys):
         return Detected("atlas_json", _not(wanted, "atlas_json", "RIPE Atlas results"))
@@ -121,12 +132,40 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
         if holds(objects):
             shown = shortened(keys)
             return Detected("json", f"is JSON with the fields {shown}, {name}: {cure}")
+    if problem := _whole_table(head, len(objects), options):
+        return Detected("json", problem)
     if (problem := _not(wanted, "json", "JSON of another schema")) is not None:
         return Detected("json", f"{problem} (fields {shortened(keys)})")
     # Names within a field may be addresses.
     leaves = [name for each in objects for name in leaf_names(each, nested=not options.anonymize)]
     leaves = list(dict.fromkeys(leaves))
     return Detected("json", mapping.missing(lacking, leaves, options.mapping) if lacking else None)
+
+
+def _whole_table(head: bytes, num_objects: int, options: ReadOptions) -> str | None:
+    """Returns the problem of a file whose only object, perhaps longer than `head`, has all rows.
+
+    `num_objects` is how many whole objects `head` has.
+    """
+    if num_objects > 1:
+        return None
+    of_time = options.mapping.names["event_time"].names
+    if any(re.search(rb'"%s"\s*:\s*[\[{]' % re.escape(name.encode()), head) for name in of_time):
+        return (
+            "has one list or object for each column: write rows, in pandas with "
+            "to_json('FILE', orient='records', lines=True)"
+        )
+    names = [name for each in options.mapping.sources for name in each.names]
+    begin = _LIST_WITHIN.match(head[:4096])
+    if not begin or any(name.encode() in begin[0] for name in names):
+        return None
+    within = [name for name in names if head.count(b'"%s"' % name.encode()) > 1 - num_objects]
+    if within:
+        return (
+            "has its rows within one object: write them as lines, "
+            f"jq -c '.. | objects | select(has(\"{within[0]}\"))' FILE > FILE.json"
+        )
+    return None
 
 
 def _lacking(
@@ -281,7 +320,10 @@ def _no_table_problem(line: bytes, dialect: tables.Dialect) -> str | None:
             "has no first line with the names of columns: pass their positions, counted from 1, "
             "as in --columns event_time=1,src_addr=2,dst_addr=3,rtt=4"
         )
-    if _has_address(line.decode("utf-8", "replace").split()):
+    if line.startswith(b"#"):
+        return "begins with a comment: leave such lines out, grep -v '^#' FILE > FILE.csv"
+    words = line.decode("utf-8", "replace").split()
+    if len(set(COLUMNS).intersection(words)) > 1 or _has_address(words):
         return "is text delimited by spaces: convert it, tr -s ' ' , < FILE > FILE.csv"
     return None
 

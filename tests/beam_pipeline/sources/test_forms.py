@@ -217,7 +217,12 @@ def test_int96_of_any_year(tmp_path: Path) -> None:
         (b"ORC" + bytes(20), "an ORC file"),
         (b"PK\3\4" + bytes(20), "unzip"),
         (b"\x12\5\0\1" + bytes(20), "sc_warts2json"),
-        (b"# a page\n\nof text\n", "docs/your_data.md"),
+        (b"event_time src_addr dst_addr rtt\n", "tr -s"),
+        (b"# a page\n\nof text\n", "grep -v"),
+        (b"a page\n\nof text\n", "docs/your_data.md"),
+        (bytes(257) + b"ustar" + bytes(250), "tar -xf"),
+        (b'{"a": {"b": [%s]}}' % b",".join([b'{"rtt": 1}'] * 9999), r"select.has..rtt"),
+        (b'{"event_time": [%s]}' % b",".join([b"1"] * 99999), "orient='records'"),
         (b"\x89PNG" + bytes(range(256)), "docs/your_data.md"),
     ],
 )
