@@ -240,7 +240,8 @@ def read_planetlab(path: Path | None) -> pa.Table:
 
 def _are_held_out(nodes: Sequence[str]) -> np.ndarray:
     """Returns whether each node is of the test split, bool [nodes]."""
-    return np.array([split_of(node, Options.train_ratio, Options.split_seed) for node in nodes])
+    split = [split_of(node, Options.train_ratio, Options.split_seed) for node in nodes]
+    return np.array(split, bool)
 
 
 def _slices(folder: Path) -> Iterator[pa.Table]:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from beam_pipeline.dataset.layout import split_of
-from beam_pipeline.probe_rows.options import Options
 from benchmarks import ROOT, arena, estimate, networks, results, table
 from benchmarks.results import Results, Run
 from tests.support.training_runs import MODEL
@@ -95,10 +94,13 @@ def test_the_networks_are_made(tmp_path: Path) -> None:
         matrix = rng.uniform(1, 300, size=(60, 60))
         np.savetxt(tmp_path / f"PlanetLabData_{number}", matrix, fmt="%g", delimiter="\t")
     table = networks.read_planetlab(tmp_path)
-    sources, pinged = (set(table[name].to_pylist()) for name in ("src_addr", "dst_addr"))
-    held_out = {node for node in sources if split_of(node, Options.train_ratio, Options.split_seed)}
-    assert len(sources) == 60 and held_out and pinged == sources - held_out
-    row = table.to_pylist()[0]
+    for made, num_nodes in ((table, 60), (networks.drifting_pings(), 99)):
+        sources, pinged = (
+            set(made[name].unique().to_pylist()) for name in ("src_addr", "dst_addr")
+        )
+        held_out = {node for node in sources if split_of(node, 0.9, 0)}
+        assert len(sources) == num_nodes and held_out and pinged == sources - held_out
+    row = table.slice(0, 1).to_pylist()[0]
     assert (row["src_addr"], row["ip_version"]) == ("10.1.0.0", 4) and row["rtt"] > 0
 
 
