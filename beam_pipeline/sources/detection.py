@@ -42,7 +42,7 @@ _FOREIGN = (
     (b"SQLite format 3\0", "an SQLite database", _DUCKDB.format(reader="sqlite_scan('FILE', 'T')")),
     (b"\xfd7zXZ\0", "compressed with xz", "decompress it (xz -d) or compress it with zstd"),
     (b"PING ", "a log of ping", "convert it with the awk command of docs/your_data.md"),
-    (b"PK\x03\x04", "a zip archive", "unpack it (unzip)"),
+    (b"PK\x03\x04", "a zip archive", "unpack it (unzip), or save a spreadsheet as CSV"),
     (b"\x12\x05", "a warts file", "convert it: sc_warts2json FILE > FILE.json"),
     (b"\xff\xfe", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
     (b"\xfe\xff", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
@@ -108,9 +108,9 @@ def _detect_json(head: bytes, path: str, options: ReadOptions) -> Detected:
     texts, objects = _first_objects(head)
     if not objects and wanted != "csv":
         # Bad lines are dead letters of a file whose format is known or can be guessed.
-        guess = _guess_by_names(head) if wanted == "auto" else wanted
-        is_own = wanted == "auto" and guess == "json"
-        return Detected(guess, _whole_table(head, 0, options) if is_own else None)
+        if wanted == "auto":
+            return Detected(_guess_by_names(head), _whole_table(head, 0, options))
+        return Detected(wanted)
     keys = list(dict.fromkeys(key for each in objects for key in each))
     lacking = _lacking(objects, path, options)
     if wanted in ("auto", "json") and not lacking:
@@ -155,7 +155,7 @@ def _whole_table(head: bytes, num_objects: int, options: ReadOptions) -> str | N
             "has one list or object for each column: write rows, in pandas with "
             "to_json('FILE', orient='records', lines=True)"
         )
-    names = [name for each in options.mapping.sources for name in each.names]
+    names = ["prb_id", *(name for each in options.mapping.sources for name in each.names)]
     begin = _LIST_WITHIN.match(head[:4096])
     if not begin or any(name.encode() in begin[0] for name in names):
         return None
@@ -244,11 +244,6 @@ def _any_has(*names: str) -> Any:
     return lambda objects: any(set(names) <= set(each) for each in objects)
 
 
-def _is_by_probe(objects: Sequence[dict[str, Any]]) -> bool:
-    lists = [value for each in objects for value in each.values() if type(value) is list]
-    return any(type(item) is dict and "prb_id" in item for each in lists for item in each[:1])
-
-
 _LOOK_ALIKES = (
     ("an error of an API", "request the results again", _any_has("error")),
     ("an error of an API", "request the results again", _any_has("detail", "status")),
@@ -268,11 +263,6 @@ _LOOK_ALIKES = (
         "BigQuery's JSON export of RIPE Atlas",
         "export it as Parquet: EXPORT DATA OPTIONS(format='PARQUET', …)",
         _any_has("synth_addr", "pings"),
-    ),
-    (
-        "RIPE Atlas results by probe",
-        "write them as one array: jq '[.[][]]' FILE",
-        _is_by_probe,
     ),
 )
 

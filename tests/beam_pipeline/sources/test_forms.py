@@ -207,7 +207,7 @@ def test_int96_of_any_year(tmp_path: Path) -> None:
     [
         (b'{"id": "x", "type": "ping", "target": "a", "results": []}', "Globalping"),
         (b'{"start_time": 1, "synth_addr": "192.0.2.1", "pings": []}', "BigQuery"),
-        (b'{"2": [{"prb_id": 2}]}', "RIPE Atlas results by probe"),
+        (b'{"2": [{"prb_id": 2}]}', r"select.has..prb_id"),
         (b'{"ts": 1, "a": {"from": "x", "to": "y"}}', "=ts,src_addr=a.from,dst_addr=a.to,rtt=NAME"),
         (b"ts,src_addr\n1,2\n", "'dst_addr', 'rtt' .*event_time=ts,dst_addr=NAME,rtt=NAME"),
         (b'{"a":' * 1020 + b"1" + b"}" * 1020, "only a.a.a.a.a."),
