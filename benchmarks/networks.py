@@ -184,29 +184,29 @@ def drifting_pings() -> pa.Table:
     source, destination = np.nonzero(~np.eye(num_hosts, dtype=bool) & ~_are_held_out(hosts))
     num_pairs = len(source)
     level_of_pair = np.ones(num_pairs)
-    time_us, rtt_ms = [], []
+    times_us, rtts_ms = [], []
     for number, level_of_host in enumerate(drift):
         jumps = rng.random(num_pairs) < 0.003
         level_of_pair[jumps] = rng.lognormal(0, 0.4, jumps.sum())
-        rtts = base_ms[source, destination] * level_of_pair
-        rtts *= level_of_host[source]
-        rtts *= level_of_host[destination]
-        rtts *= rng.lognormal(0, noise[source, destination])
+        rtt_ms = base_ms[source, destination] * level_of_pair
+        rtt_ms *= level_of_host[source]
+        rtt_ms *= level_of_host[destination]
+        rtt_ms *= rng.lognormal(0, noise[source, destination])
         is_spike = rng.random(num_pairs) < 0.03
-        rtts[is_spike] *= rng.uniform(1.5, 6, is_spike.sum())
-        rtts = np.clip(rtts, 5, 3000)
-        rtts[rng.random(num_pairs) < 0.02] = -1
-        rtt_ms.append(rtts)
-        time_us.append(number * 45_000_000 + rng.integers(0, 44_000_000, num_pairs))
+        rtt_ms[is_spike] *= rng.uniform(1.5, 6, is_spike.sum())
+        rtt_ms = np.clip(rtt_ms, 5, 3000)
+        rtt_ms[rng.random(num_pairs) < 0.02] = -1
+        rtts_ms.append(rtt_ms)
+        times_us.append(number * 45_000_000 + rng.integers(0, 44_000_000, num_pairs))
     return pa.table(
         {
             "event_time": pa.array(
-                1_450_000_000_000_000 + np.concatenate(time_us), pa.timestamp("us")
+                1_450_000_000_000_000 + np.concatenate(times_us), pa.timestamp("us")
             ),
             "src_addr": pa.array(hosts).take(pa.array(np.tile(source, num_rounds))),
             "dst_addr": pa.array(hosts).take(pa.array(np.tile(destination, num_rounds))),
             "ip_version": pa.array(np.full(num_pairs * num_rounds, 4, np.int8)),
-            "rtt": pa.array(np.round(np.concatenate(rtt_ms), 3).astype(np.float32)),
+            "rtt": pa.array(np.round(np.concatenate(rtts_ms), 3).astype(np.float32)),
         }
     )
 

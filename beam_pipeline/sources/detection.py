@@ -155,11 +155,12 @@ def _whole_table(head: bytes, num_objects: int, options: ReadOptions) -> str | N
             "has one list or object for each column: write rows, in pandas with "
             "to_json('FILE', orient='records', lines=True)"
         )
-    names = ["prb_id", *(name for each in options.mapping.sources for name in each.names)]
     begin = _LIST_WITHIN.match(head[:4096])
-    if not begin or any(name.encode() in begin[0] for name in names):
+    names = ["prb_id", *(name for each in options.mapping.sources for name in each.names)]
+    keys = {name: b'"%s"' % name.encode() for name in names}
+    if not begin or any(key in begin[0] for key in keys.values()):
         return None
-    within = [name for name in names if head.count(b'"%s"' % name.encode()) > 1 - num_objects]
+    within = [name for name, key in keys.items() if head.count(key) > 1 - num_objects]
     if within:
         return (
             "has its rows within one object: write them as lines, "
