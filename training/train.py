@@ -110,7 +110,14 @@ def _train(arguments: "Arguments", config: Any) -> int:
     for stage in stages:
         if completed >= stage.end:
             continue
-        overrides = run_config.overrides_of(config, stage)
+        begin = max(completed, stage.begin)
+        if config.profiler and not run_config.has_profile(config, stage, begin):
+            _report(
+                f"steps {begin} to {stage.end} are not profiled: a profile begins "
+                f"skip_first_n_steps_for_profiler={config.skip_first_n_steps_for_profiler} steps "
+                "after the first"
+            )
+        overrides = run_config.overrides_of(config, stage, begin)
         try:
             _train_stage(arguments.argv(*overrides), connection)
         except Exception as error:
@@ -120,7 +127,6 @@ def _train(arguments: "Arguments", config: Any) -> int:
         fed = sum((feed.total_of_hosts() for feed in connection.feeds), Fed())
         total += fed
         if len(stages) > 1:
-            begin = max(completed, stage.begin)
             _report(f"trained on crops of {stage.crop_size}{_throughput(fed, begin)}")
         completed = iterators.completed_steps(config.checkpoint_dir)
         for feed in connection.feeds:

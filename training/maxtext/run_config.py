@@ -246,7 +246,12 @@ def _initialized(argv: list[str]) -> Any:
     return pyconfig.HyperParameters(config)
 
 
-def overrides_of(config: Any, stage: Stage) -> list[str]:
+def has_profile(config: Any, stage: Stage, begin: int) -> bool:
+    """Returns whether a stage that begins at step `begin` is long enough to be profiled."""
+    return begin + config.skip_first_n_steps_for_profiler < stage.end
+
+
+def overrides_of(config: Any, stage: Stage, begin: int) -> list[str]:
     """Returns the overrides that turn the config of a run into that of one stage."""
     scale = config.max_target_length // stage.crop_size
     before = config.network_curriculum.split(",")[: stage.number]
@@ -260,6 +265,8 @@ def overrides_of(config: Any, stage: Stage) -> list[str]:
         "per_device_batch_size": config.per_device_batch_size * scale,
         "eval_per_device_batch_size": config.eval_per_device_batch_size * scale,
         "network_curriculum": f"'{','.join(before)}'",
+        # MaxText raises an error if it cannot profile.
+        **({} if has_profile(config, stage, begin) else {"profiler": "''"}),
     }
     return [f"{key}={value}" for key, value in overrides.items()]
 

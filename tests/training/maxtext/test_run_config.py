@@ -233,12 +233,13 @@ def test_crops_of_any_stage_reach_the_same_angle(crop_size: int):
 def test_the_config_of_a_stage_ends_with_it():
     given = ["tiny", FILES, *PLACE, "steps=9", "network_curriculum=128x3,128x2,512x2"]
     given += ["network_repeat_share=[1,0.25,0.5,0]", "network_fixed_order_share=0.25"]
+    given += ["profiler=xplane", "skip_first_n_steps_for_profiler=2"]  # too long for two steps
     arguments = run_config.read(given)
     config = run_config.build(arguments)
     stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
-    tokens, shares, bases = set(), [], []
+    tokens, shares, bases, profilers = set(), [], [], []
     for stage in stages:
-        overrides = run_config.overrides_of(config, stage)
+        overrides = run_config.overrides_of(config, stage, stage.begin)
         own = run_config._initialized(arguments.argv(*overrides))
         assert iterators.stage_of(own) == stage
         assert own.learning_rate_schedule_steps == 9
@@ -246,9 +247,11 @@ def test_the_config_of_a_stage_ends_with_it():
         drawn = iterators.data_config(own, [0], is_eval=False)
         shares.append((drawn.repeat_share, drawn.fixed_order_share))
         bases.append(own.rope_max_timescale)
+        profilers.append(own.profiler.value)
     assert tokens == {1024}
     assert bases[0] == bases[1] < bases[2] < bases[3] == config.rope_max_timescale == 10_000
     assert shares == [(1.0, 0.25), (0.25, 0.25), (0.5, 0.25), (0.0, 0.25)]
+    assert profilers == ["xplane", "", "", ""]
 
 
 # --- the loss -------------------------------------------------------------------------------------
