@@ -41,12 +41,12 @@ _FOREIGN = (
     (b"Obj\x01", "an Avro file", _DUCKDB.format(reader="read_avro('FILE')")),
     (b"SQLite format 3\0", "an SQLite database", _DUCKDB.format(reader="sqlite_scan('FILE', 'T')")),
     (b"\xfd7zXZ\0", "compressed with xz", "decompress it (xz -d) or compress it with zstd"),
-    (b"PING ", "a log of ping", "convert it with the awk command of docs/your_data.md"),
     (b"PK\x03\x04", "a zip archive", "unpack it (unzip), or save a spreadsheet as CSV"),
     (b"\x12\x05", "a warts file", "convert it: sc_warts2json FILE > FILE.json"),
     (b"\xff\xfe", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
     (b"\xfe\xff", "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 FILE"),
 )  # fmt: skip
+_LOG = re.compile(rb"\s*(PING |Pinging |HPING |\[\d+\.\d+\] )")  # of ping, hping or fping -D
 _TAR = slice(257, 262)  # where a tar archive has "ustar"
 _FPING_KINDS = ("resp", "timeout", "summary", "vSum", "intSum", "warning")
 _FPING_CURES = {
@@ -86,6 +86,12 @@ def detect(head: bytes, is_compressed: bool, path: str, options: ReadOptions) ->
     for magic, name, cure in _FOREIGN:
         if head.startswith(magic):
             return Detected("csv", f"is {name}, which is not read: {cure}")
+    if _LOG.match(head):
+        return Detected(
+            "csv",
+            "is a log of ping, which is not read: with times (ping -D), the awk command of "
+            "docs/your_data.md converts it; fping writes JSON with -J -D",
+        )
     if head[_TAR] == b"ustar":
         return Detected("csv", "is a tar archive, which is not read: unpack it (tar -xf)")
     if head.lstrip()[:1] in _JSON_STARTS:
@@ -306,7 +312,7 @@ def _has_header(dialect: tables.Dialect) -> bool:
 
 def _no_table_problem(line: bytes, dialect: tables.Dialect) -> str | None:
     """Returns what is wrong with a first line of values, if it has an address."""
-    if _has_address(dialect.names):
+    if _num_addresses(dialect.names):
         return (
             "has no first line with the names of columns: pass their positions, counted from 1, "
             "as in --columns event_time=1,src_addr=2,dst_addr=3,rtt=4"
@@ -314,13 +320,13 @@ def _no_table_problem(line: bytes, dialect: tables.Dialect) -> str | None:
     if line.startswith(b"#"):
         return "begins with a comment: leave such lines out, grep -v '^#' FILE > FILE.csv"
     words = line.decode("utf-8", "replace").split()
-    if len(set(COLUMNS).intersection(words)) > 1 or _has_address(words):
+    if len(set(COLUMNS).intersection(words)) > 1 or _num_addresses(words) > 1:
         return "is text delimited by spaces: convert it, tr -s ' ' , < FILE > FILE.csv"
     return None
 
 
-def _has_address(texts: Sequence[str]) -> bool:
-    return bool(np.isin(addresses.parse(pa.array(texts, pa.string()))[2], (4, 6)).any())
+def _num_addresses(texts: Sequence[str]) -> int:
+    return int(np.isin(addresses.parse(pa.array(texts, pa.string()))[2], (4, 6)).sum())
 
 
 def _time_problem(

@@ -115,9 +115,11 @@ PING host.example(2001:db8::1) from 2001:db8::2 eth0: 56 data bytes
 
 
 def test_a_log_of_ping_is_converted_by_the_command_of_the_docs(tmp_path: Path) -> None:
-    (tmp_path / "ping.log").write_text(LOG)
-    with pytest.raises(ProbelineError, match=r"is a log of ping.*the awk command of docs"):
-        inspect(match_files([str(tmp_path / "ping.log")])[0], ReadOptions())
+    fping, windows = LOG[LOG.index("[") :], "\r\nPinging 192.0.2.2 with 32 bytes of data:\r\n"
+    for path, text in (("ping.log", LOG), ("fping.log", fping), ("windows.log", windows)):
+        (tmp_path / path).write_text(text)
+        with pytest.raises(ProbelineError, match=r"is a log of ping.*the awk command of docs"):
+            inspect(match_files([str(tmp_path / path)])[0], ReadOptions())
     page = (ROOT / "docs/your_data.md").read_text()
     command = re.search(r"^awk .*?> ping\.csv$", page, re.MULTILINE | re.DOTALL)
     columns = re.search(r"--columns (\S*dst_addr=2\S*)", page)
