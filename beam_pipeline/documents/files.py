@@ -9,6 +9,7 @@ within a file of lines, from its first line, since the lines before it have not 
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Literal, NamedTuple
@@ -37,6 +38,24 @@ WORK_UNIT_BYTES = 64 << 20
 CURE = "repair or remove the file"
 _HEAD_BYTES = 64 << 10
 _PARQUET_MAGIC = b"PAR1"
+_OF_TABLE = (
+    "python -c \"from pyarrow import csv, parquet; o = csv.ParseOptions(delimiter='{delimiter}', "
+    "newlines_in_values=True); parquet.write_table(csv.read_csv('FILE', parse_options=o), "
+    "'FILE.parquet')\", which takes the names of columns from the first line"
+)
+# By the suffix of a file that is not read, how to convert it.
+_CONVERSIONS = {
+    ".csv": _OF_TABLE.format(delimiter=","),
+    ".tsv": _OF_TABLE.format(delimiter="\\t"),
+    ".arrow": (
+        'python -c "from pyarrow import ipc, parquet; '
+        "parquet.write_table(ipc.open_stream('FILE').read_all(), 'FILE.parquet')\""
+    ),
+    ".txt": (
+        "python -c \"import json; [print(json.dumps({'text': line.strip()})) for line in "
+        "open('FILE')]\" > FILE.jsonl, for one document per line"
+    ),
+}
 
 
 class InputFile(NamedTuple):
@@ -133,6 +152,8 @@ def match_documents(
             if others:
                 more = f" and {len(others) - 1} more" if len(others) > 1 else ""
                 cure = f"convert {others[0]}{more} to one of these"
+                if command := _CONVERSIONS.get(os.path.splitext(others[0])[1].lower()):
+                    cure += f": {command}"
             raise UsageError(
                 f"{option}={pattern} matches no file of documents: .jsonl, .ndjson, .json (plain, "
                 f".gz, .zst, .bz2 or .xz) or .parquet; {cure}"

@@ -65,18 +65,13 @@ def test_repeated_flags_are_one_parameter() -> None:
 
 
 def test_flags_of_the_mapping_are_parameters() -> None:
-    given = ["--columns=event_time=a.us,src_addr==192.0.2.1,rtt=p1,p2", "--time_unit=us"]
-    given += ["--rtt_unit=s", "--failed=null,timeout"]
+    columns = "event_time=a.us,src_addr==192.0.2.1,rtt=p1,p2"
+    given = [f"--columns={columns}", "--time_unit=us", "--rtt_unit=s", "--failed=null,timeout"]
     names = {each["name"] for each in template_metadata.metadata("probe_rows")["parameters"]}
     assert {flag[2:].partition("=")[0] for flag in given} <= names
     needed = ["--input=gs://a/x", "--output=gs://o/x"]
     parsed, _ = options.parse(flags_of(*needed, *given))
-    assert parsed.mapping() == Mapping(
-        parse_columns("event_time=a.us,src_addr==192.0.2.1,rtt=p1,p2"),
-        "us",
-        "s",
-        ("null", "timeout"),
-    )
+    assert parsed.mapping() == Mapping(parse_columns(columns), "us", "s", ("null", "timeout"))
 
 
 def test_switches_are_true_or_false(capsys: pytest.CaptureFixture) -> None:

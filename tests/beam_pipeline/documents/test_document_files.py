@@ -3,6 +3,8 @@
 import gzip
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -78,14 +80,10 @@ def test_match_folders_globs_and_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(unread) == sorted(
         str(tmp_path / name) for name in ignored if not re.search("(^|/)[._]", name)
     )
-    assert [file.format for file in match_documents([f"{tmp_path}/x"])] == [
-        *("jsonl", "jsonl", "parquet", "json", "jsonl", "jsonl")
-    ]
-    assert names("sub", "a.jsonl", "*.jsonl") == [
-        "a.jsonl",
-        "sub/d.jsonl.gz",
-        "sub/deep/e.json.zst",
-    ]
+    formats = [file.format for file in match_documents([f"{tmp_path}/x"])]
+    assert formats == ["jsonl", "jsonl", "parquet", "json", "jsonl", "jsonl"]
+    assert names("sub", "sub/d*") == ["sub/d.jsonl.gz", "sub/deep/e.json.zst"]
+    assert names("a.jsonl", "*.jsonl") == ["a.jsonl"]
     assert names("_tmp", "_part.jsonl") == ["_part.jsonl", "_tmp/a.jsonl"]
     found = match_documents(["b.json", "sub/d.jsonl.gz"])
     assert found == [
@@ -99,6 +97,24 @@ def test_match_folders_globs_and_files(tmp_path: Path, monkeypatch: pytest.Monke
     for pattern in ("nothing", "readme.md", "bare", "*.txt", "sub/*.parquet"):
         with pytest.raises(UsageError, match=r"^--decontaminate_source=.* matches no file"):
             match_documents(["a.jsonl", pattern], option="--decontaminate_source")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "arrow", "txt"])
+def test_other_files_are_converted_by_the_command_of_the_error(tmp_path: Path, suffix: str):
+    path, lines = tmp_path / f"x.{suffix}", "one,\ttwo\nthree\nfour"
+    path.write_text(lines if suffix == "txt" else 'text\n"one,\ttwo\nthree"\nfour\n')
+    if suffix == "arrow":
+        table = pa.table({"text": ["one,\ttwo\nthree", "four"]})
+        with pa.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table)
+    with pytest.raises(UsageError) as refused:
+        match_documents([str(path)])
+    command = re.search(r"""these: (python.*(parquet'\)"|jsonl))""", str(refused.value))
+    assert command
+    converted = command[1].replace("python", sys.executable, 1).replace("FILE", str(path))
+    subprocess.run(converted, shell=True, check=True)
+    found = seen(next(tmp_path.glob("x.*.*"))).texts
+    assert "\n".join(text for text, _ in found.values()) == lines
 
 
 def test_existing_path_is_not_a_glob(tmp_path: Path) -> None:
