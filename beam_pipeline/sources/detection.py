@@ -54,9 +54,10 @@ _FPING_CURES = {
     "src_addr": "pass --columns src_addr==ADDRESS, that of the host that ran fping",
 }
 _NAME = re.compile(r"[^\W\d][\w .()/%-]*")  # of a column
-# An object that begins with scalars, and then has a list of objects.
+# An object that has a list of objects, behind or within objects and scalars.
 _LIST_WITHIN = re.compile(
-    rb'\s*\{(\s*"\w+"\s*:\s*("[^"]*"|[\w.+-]+)\s*,)*\s*"\w+"\s*:\s*(\{\s*"\w+"\s*:\s*)*\[\s*\{'
+    rb'\s*\{(\s*"[^"]*"\s*:\s*(("[^"]*"|[\w.+-]+|\{[^{}\[\]]*\})\s*,|\{))*'
+    rb'\s*"[^"]*"\s*:\s*\[\s*\{'
 )
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
@@ -156,17 +157,18 @@ def _whole_table(head: bytes, num_objects: int, options: ReadOptions) -> str | N
     if num_objects > 1:
         return None
     of_time = options.mapping.names["event_time"].names
-    if any(re.search(rb'"%s"\s*:\s*[\[{]' % re.escape(name.encode()), head) for name in of_time):
+    by_column = (rb'"%s"\s*:\s*(\[|\{\s*"\d)' % re.escape(name.encode()) for name in of_time)
+    if any(re.search(each, head) for each in by_column):
         return (
             "has one list or object for each column: write rows, in pandas with "
             "to_json('FILE', orient='records', lines=True)"
         )
     begin = _LIST_WITHIN.match(head[:4096])
     names = ["prb_id", *(name for each in options.mapping.sources for name in each.names)]
-    keys = {name: b'"%s"' % name.encode() for name in names}
-    if not begin or any(key in begin[0] for key in keys.values()):
+    keys = {name: rb'"%s"\s*:' % re.escape(name.encode()) for name in names}
+    if not begin or any(re.search(key, begin[0]) for key in keys.values()):
         return None
-    within = [name for name, key in keys.items() if head.count(key) > 1 - num_objects]
+    within = [name for name, key in keys.items() if len(re.findall(key, head)) > 1 - num_objects]
     if within:
         return (
             "has its rows within one object: write them as lines, "
@@ -317,8 +319,11 @@ def _no_table_problem(line: bytes, dialect: tables.Dialect) -> str | None:
             "has no first line with the names of columns: pass their positions, counted from 1, "
             "as in --columns event_time=1,src_addr=2,dst_addr=3,rtt=4"
         )
-    if line.startswith(b"#"):
-        return "begins with a comment: leave such lines out, grep -v '^#' FILE > FILE.csv"
+    if line.startswith((b"#", b"sep=")):
+        return (
+            "begins with a comment or separator: leave such lines out, "
+            "grep -v -e '^#' -e '^sep=' FILE > FILE.csv"
+        )
     words = line.decode("utf-8", "replace").split()
     if len(set(COLUMNS).intersection(words)) > 1 or _num_addresses(words) > 1:
         return "is text delimited by spaces: convert it, tr -s ' ' , < FILE > FILE.csv"

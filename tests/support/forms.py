@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
@@ -41,6 +40,8 @@ def iso(time_us: int, form: str = "Z") -> str:
     time = EPOCH + timedelta(microseconds=time_us)
     return {
         "Z": time.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "UTC": time.strftime("%Y-%m-%d %H:%M:%S.%f UTC"),
+        "basic": time.strftime("%Y%m%dT%H%M%S,%fZ"),
         "plain": time.strftime("%Y-%m-%d %H:%M:%S.%f"),
         "ns": time.strftime("%Y-%m-%dT%H:%M:%S.%f") + "789",
         "zone": (time + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%S.%f+02:00"),
@@ -166,6 +167,8 @@ FORMS: dict[str, Form] = {
         lambda rows: pa.compress(delimited(",", "zone", "", False)(rows), "zstd", asbytes=True),
         options(POSITIONS, failed=("null",)),
     ),
+    "comma, BigQuery": (delimited(",", "UTC", "-1"), options()),
+    "tab, ISO 8601's basic format": (delimited("\t", "basic", "-1"), options()),
     "JSON lines": (lambda rows: "\n".join(map(json.dumps, objects(rows))).encode(), options()),
     "JSON array": (lambda rows: json.dumps(objects(rows), indent=1).encode(), options()),
     "JSON, pretty": (
@@ -198,7 +201,7 @@ FORMS: dict[str, Form] = {
             with_type(
                 event_time=lambda c: pa.array([iso(v.value) for v in c]),
                 src_addr=lambda c: c.cast(pa.binary()),
-                ip_version=lambda c: pc.cast(c, pa.string()),
+                ip_version=lambda c: pa.array([f"IPv{v}" for v in c.to_pylist()]),
                 rtt=lambda c: pa.array([repr(v) for v in c.to_pylist()]),
             )
         ),

@@ -78,9 +78,8 @@ def test_a_damaged_file_loses_nothing_silently(
         # A Parquet footer stays intact: it has no checksum, and pyarrow aborts the process for some
         # damaged ones, where `RowGroupMetaData.column` lets an exception of C++ pass.
         footer = 8 + int.from_bytes(content[-8:-4], "little") if content[-4:] == b"PAR1" else 0
-        content[data.draw(st.integers(0, len(content) - footer - 1))] = data.draw(
-            st.integers(0, 255)
-        )
+        at = data.draw(st.integers(0, len(content) - footer - 1))
+        content[at] = data.draw(st.integers(0, 255))
     (folder / "bad").write_bytes(content)
     try:
         for batch in read(folder / "bad", how):
@@ -159,13 +158,17 @@ TIMES = """
     2026-01-01T01:02:03+0200 2026-01-01T01:02:03+02 2026-1-1 20260101 2026-01-01T01:02:60
     2026-01-01T24:00 2026-13-01 2026-01-01T01:02:03. 2026-01-01T01:02:03.1Z 2026-01-01Z
     2026-01-01T01Z 0000-01-01 9999-12-31T23:59:59 10000-01-01 2026-01-01t01:02:03
-    2026-01-01T01:02:03z 2026-01-01T01:02:03+02:00
+    2026-01-01T01:02:03z 2026-01-01T01:02:03+02:00 20260101T010203.5Z 2026-01-01~01:02:03,5
+    2026-01-01~01:02:03~UTC 2026-01-01~01:02:03~+0200 2026-01-01T01:02:03Z~UTC
 """
 
 
 @pytest.mark.parametrize(
     ("read_texts", "texts", "good"),
-    [(mapping._numbers, NUMBERS, "2.5"), (mapping._iso_times, TIMES, "2026-05-05T00:00:00")],
+    [
+        (mapping._numbers, NUMBERS, "2.5"),
+        *((mapping._iso_times, TIMES, f"2026-05-05 00:00:00{zone}") for zone in ("", "Z", " UTC")),
+    ],
 )
 def test_a_text_does_not_depend_on_its_neighbours(read_texts, texts: str, good: str) -> None:
     """Batches of good texts are cast at once, others text by text."""
@@ -175,7 +178,7 @@ def test_a_text_does_not_depend_on_its_neighbours(read_texts, texts: str, good: 
         number = values.cast(pa.float64() if "." in good else pa.int64())[at]
         return repr(number.as_py()), bool(bad[at])
 
-    for text in texts.split():
+    for text in [text.replace("~", " ") for text in texts.split()]:
         found = {value([text], 0), value([good, text], 1), value([text, "?"], 0)}
         assert len(found | {value(["?", good, text], 2)}) == 1, text
 
@@ -218,10 +221,10 @@ def test_int96_of_any_year(tmp_path: Path) -> None:
         (b"PK\3\4" + bytes(20), "unzip"),
         (b"\x12\5\0\1" + bytes(20), "sc_warts2json"),
         (b"event_time src_addr dst_addr rtt\n", "tr -s"),
-        (b"# a page\n\nof text\n", "grep -v"),
+        (b"sep=;\nevent_time;rtt\n", "grep -v"),
         (b"a page\n\nof text\n", "docs/your_data.md"),
         (bytes(257) + b"ustar" + bytes(250), "tar -xf"),
-        (b'{"a": {"b": [%s]}}' % b",".join([b'{"rtt": 1}'] * 9999), r"select.has..rtt"),
+        (b'{"n": {"v": 1}, "a": {"b": [%s]}}' % b",".join([b'{"rtt": 1}'] * 9999), "select.has"),
         (b'{"event_time": [%s]}' % b",".join([b"1"] * 99999), "orient='records'"),
         (b"\x89PNG" + bytes(range(256)), "docs/your_data.md"),
     ],
@@ -243,6 +246,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, messa
         ({"event_time": pa.int64()}, "a number without a unit: pass --time_unit=s, ms, us or ns"),
         ({"event_time": pa.date32()}, "must be a timestamp, a number or an ISO 8601 text"),
         ({"src_addr": pa.uint32()}, "pass --columns src_addr=src_addr:packed"),
+        ({"rtt": pa.struct({"avg": pa.float32()})}, "as in --columns rtt=rtt.avg"),
         ({"rtt": pa.list_(pa.float32())}, None),
         ({"rtt": pa.null(), "ip_version": pa.string()}, None),
         ({"src_addr": pa.dictionary(pa.int32(), pa.large_binary())}, None),
@@ -259,9 +263,8 @@ def test_missing_and_duplicate_columns() -> None:
     with pytest.raises(UsageError, match="mixes positions and names"):
         parse_columns("rtt=3,event_time=1")
     schema = as_table([(0, "192.0.2.1", "192.0.2.2", 1.0)]).schema
-    assert "has 2 columns named 'rtt'" in (
-        problem_of(schema.append(schema.field("rtt")), Mapping()) or ""
-    )
+    twice = problem_of(schema.append(schema.field("rtt")), Mapping())
+    assert twice == "has 2 columns named 'rtt'; it must be one"
     assert "in --columns rtt=NAME" in (problem_of(schema.remove(4), Mapping()) or "")
     given = "src_addr=src_addr:packed,dst_addr==192.0.2.1,event_time=at"
     packed = schema.set(1, pa.field("src_addr", pa.int64()))
@@ -303,14 +306,8 @@ def test_hidden_names_and_further_names_are_left_out(tmp_path: Path, capsys) -> 
     ],
 )
 def test_a_table_with_removed_files_is_refused(tmp_path: Path, mark: str, pattern: str) -> None:
-    files = [
-        mark,
-        "part-0.parquet",
-        "day=1/x.parquet",
-        "data/day=1/x.parquet",
-        "../other/x.parquet",
-    ]
-    for path in [tmp_path / "in/table" / name for name in files]:
+    files = ["part-0.parquet", "day=1/x.parquet", "data/day=1/x.parquet", "../other/x.parquet"]
+    for path in [tmp_path / "in/table" / name for name in [mark, *files]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
     kind = "Delta" if "delta" in mark else "Iceberg"
