@@ -183,12 +183,13 @@ def _alike(column: str, names: Sequence[str]) -> str:
 def _type_problem(
     column: str, name: str, dtype: pa.DataType, source: Source, mapping: Mapping
 ) -> str | None:
-    seen = f"has column {name!r} of type {dtype}"
+    # Names within a field may be addresses.
+    kind = str(dtype).partition("<")[0] if pa.types.is_nested(dtype) else dtype
+    seen = f"has column {name!r} of type {kind}"
     if pa.types.is_null(dtype):
         return None
-    if pa.types.is_struct(dtype) and dtype.num_fields:
-        pair = shlex.quote(f"{column}={name}.{dtype.field(0).name}")
-        return f"{seen}: name a field of it, as in --columns {pair}"
+    if pa.types.is_struct(dtype):
+        return f"{seen}: name a field of it, as in --columns '{column}={name}.FIELD'"
     if column == "event_time":
         if pa.types.is_timestamp(dtype):
             return None

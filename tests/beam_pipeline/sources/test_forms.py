@@ -246,7 +246,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, messa
         ({"event_time": pa.int64()}, "a number without a unit: pass --time_unit=s, ms, us or ns"),
         ({"event_time": pa.date32()}, "must be a timestamp, a number or an ISO 8601 text"),
         ({"src_addr": pa.uint32()}, "pass --columns src_addr=src_addr:packed"),
-        ({"rtt": pa.struct({"avg": pa.float32()})}, "as in --columns rtt=rtt.avg"),
+        ({"rtt": pa.struct({"::1": pa.float32()})}, "of type struct: name a field of it, as in"),
         ({"rtt": pa.list_(pa.float32())}, None),
         ({"rtt": pa.null(), "ip_version": pa.string()}, None),
         ({"src_addr": pa.dictionary(pa.int32(), pa.large_binary())}, None),

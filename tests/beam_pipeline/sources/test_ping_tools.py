@@ -115,7 +115,7 @@ PING host.example(2001:db8::1) from 2001:db8::2 eth0: 56 data bytes
 
 
 def test_a_log_of_ping_is_converted_by_the_command_of_the_docs(tmp_path: Path) -> None:
-    fping, windows = LOG[LOG.index("[") :], "\r\nPinging 192.0.2.2 with 32 bytes of data:\r\n"
+    fping, windows = "[1767225600.1] 192.0.2.2 : [0], 84 bytes\n", "\r\nPinging 192.0.2.2 with 32"
     for path, text in (("ping.log", LOG), ("fping.log", fping), ("windows.log", windows)):
         (tmp_path / path).write_text(text)
         with pytest.raises(ProbelineError, match=r"is a log of ping.*the awk command of docs"):
